@@ -1,0 +1,1 @@
+"""SIGHUP for AI agents."""

@@ -1,0 +1,1 @@
+"""The cancel tree: clock, deadline, cause, token, run, scope. Standard library only."""

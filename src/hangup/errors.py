@@ -1,0 +1,104 @@
+"""Every exception hangup raises, with its message.
+
+The tree::
+
+    BaseException
+    └── Stop                    the signal, inside a run
+    Exception
+    ├── RunAbandoned            the error, at the boundary of the run
+    │   ├── DeadlineExceeded    (also a TimeoutError)
+    │   └── RunCancelled
+    ├── ConfigError             (a ValueError) a setting has a wrong value
+    └── MisuseError             (a RuntimeError) the API was used in a wrong way
+
+Inside a run the stop travels as :class:`Stop`, a ``BaseException``: retry loops,
+tool-error-to-message handlers and telemetry guards that say ``except Exception``
+cannot eat it. It is not a ``CancelledError``: task groups drop those silently.
+The scope that owns the run turns it into :class:`RunAbandoned`, an ordinary error.
+"""
+
+from __future__ import annotations
+
+
+def _describe(run_name: str, run_id: str) -> str:
+    return f"run {run_name!r} ({run_id[:8]})"
+
+
+class Stop(BaseException):
+    """The stop signal inside an abandoned run. Let it pass.
+
+    Attributes:
+        run_id: 32 hex characters, the run that was abandoned.
+        run_name: The run's declared name or route.
+        cause: A value of :class:`hangup.core.cause.Cause`.
+        detail: Free text given with the cause, or "".
+    """
+
+    def __init__(self, run_id: str, run_name: str, cause: str, detail: str = "") -> None:
+        super().__init__(run_id, run_name, cause, detail)
+        self.run_id = run_id
+        self.run_name = run_name
+        self.cause = cause
+        self.detail = detail
+
+    def __str__(self) -> str:
+        note = f": {self.detail}" if self.detail else ""
+        return f"{_describe(self.run_name, self.run_id)} must stop, {self.cause}{note}"
+
+
+class RunAbandoned(Exception):  # noqa: N818  it states a fact about the run
+    """A run was abandoned: nobody will receive its result.
+
+    Raised by the scope that owns the run, and for refusals on threads and tasks
+    that the run did not start.
+
+    Attributes:
+        run_id: 32 hex characters.
+        run_name: The run's declared name or route.
+        cause: A value of :class:`hangup.core.cause.Cause`.
+        detail: Free text given with the cause, or "".
+        elapsed: Seconds from the start of the run to the moment the cause took
+            effect.
+    """
+
+    def __init__(
+        self, run_id: str, run_name: str, cause: str, detail: str, elapsed: float
+    ) -> None:
+        super().__init__(run_id, run_name, cause, detail, elapsed)
+        self.run_id = run_id
+        self.run_name = run_name
+        self.cause = cause
+        self.detail = detail
+        self.elapsed = elapsed
+
+    def __str__(self) -> str:
+        note = f" ({self.detail})" if self.detail else ""
+        return (
+            f"{_describe(self.run_name, self.run_id)} was abandoned after "
+            f"{self.elapsed:.3f} s, cause {self.cause}{note}"
+        )
+
+
+class DeadlineExceeded(RunAbandoned, TimeoutError):
+    """The run's deadline passed before its result was delivered."""
+
+
+class RunCancelled(RunAbandoned):
+    """The run was abandoned for any cause but its deadline."""
+
+
+class ConfigError(ValueError):
+    """A setting has a value hangup cannot use."""
+
+    def __init__(self, name: str, value: object, remedy: str) -> None:
+        super().__init__(name, value, remedy)
+        self.name = name
+        self.value = value
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value!r} cannot be used: {self.remedy}"
+
+
+class MisuseError(RuntimeError):
+    """The API was used in a way that cannot work; says what to do instead."""
