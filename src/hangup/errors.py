@@ -8,6 +8,7 @@ The tree::
     ├── RunAbandoned            the error, at the boundary of the run
     │   ├── DeadlineExceeded    (also a TimeoutError)
     │   └── RunCancelled
+    ├── ApprovalDenied          an irreversible step was not approved
     ├── ConfigError             (a ValueError) a setting has a wrong value
     └── MisuseError             (a RuntimeError) the API was used in a wrong way
 
@@ -34,7 +35,9 @@ class Stop(BaseException):
         detail: Free text given with the cause, or "".
     """
 
-    def __init__(self, run_id: str, run_name: str, cause: str, detail: str = "") -> None:
+    def __init__(
+        self, run_id: str, run_name: str, cause: str, detail: str = ""
+    ) -> None:
         super().__init__(run_id, run_name, cause, detail)
         self.run_id = run_id
         self.run_name = run_name
@@ -79,12 +82,23 @@ class RunAbandoned(Exception):  # noqa: N818  it states a fact about the run
         )
 
 
-class DeadlineExceeded(RunAbandoned, TimeoutError):
+class DeadlineExceeded(RunAbandoned, TimeoutError):  # noqa: N818  gRPC's word
     """The run's deadline passed before its result was delivered."""
 
 
 class RunCancelled(RunAbandoned):
     """The run was abandoned for any cause but its deadline."""
+
+
+class ApprovalDenied(Exception):  # noqa: N818  it states an answer
+    """``hangup.irreversible`` asked for approval and did not get it."""
+
+    def __init__(self, action: str) -> None:
+        super().__init__(action)
+        self.action = action
+
+    def __str__(self) -> str:
+        return f"{self.action} was not approved and has not been started"
 
 
 class ConfigError(ValueError):

@@ -65,7 +65,9 @@ class SystemClock:
         except RuntimeError:
             return self._thread.call_at(when, callback)
         # Relative: an event loop may keep a clock of its own (uvloop caches one).
-        return _LoopTimer(loop, loop.call_later(max(0.0, when - self.monotonic()), callback))
+        return _LoopTimer(
+            loop, loop.call_later(max(0.0, when - self.monotonic()), callback)
+        )
 
 
 class _LoopTimer:
@@ -73,7 +75,9 @@ class _LoopTimer:
 
     __slots__ = ("_handle", "_loop")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, handle: asyncio.TimerHandle) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, handle: asyncio.TimerHandle
+    ) -> None:
         self._loop = loop
         self._handle = handle
 

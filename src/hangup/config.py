@@ -1,0 +1,240 @@
+"""Every setting of hangup: one table, read from the environment or given as keywords.
+
+A setting named ``budget`` is the environment variable ``HANGUP_BUDGET`` and the keyword
+``budget``. Wrong values raise :class:`~hangup.errors.ConfigError` where they are given,
+never on the span path.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from hangup.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+ENV_PREFIX = "HANGUP_"
+
+
+class Mode(StrEnum):
+    """How far hangup goes, from least to most intrusive."""
+
+    OFF = "off"
+    """Do nothing at all."""
+    OBSERVE = "observe"
+    """Measure, never interfere."""
+    REFUSE = "refuse"
+    """Refuse new spending calls of an abandoned run; cut nothing in flight."""
+    ENFORCE = "enforce"
+    """Refuse new spending calls, and stop what is in flight."""
+
+    @property
+    def refuses(self) -> bool:
+        """Whether a new spending call of an abandoned run is refused."""
+        return self in (Mode.REFUSE, Mode.ENFORCE)
+
+    def least(self, other: Mode | None) -> Mode:
+        """Return the less intrusive of the two; None has no opinion."""
+        if other is None:
+            return self
+        return min(self, other, key=list(Mode).index)
+
+
+def _words(name: str, text: object) -> tuple[str, ...]:
+    parts = text.split(",") if isinstance(text, str) else list(_iterable(name, text))
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+def _iterable(name: str, value: object) -> list[str]:
+    if isinstance(value, (list, tuple, set, frozenset)) and all(
+        isinstance(part, str) for part in value
+    ):
+        return list(value)
+    raise ConfigError(name, value, "give a comma-separated text or a list of texts")
+
+
+def _mode(name: str, value: object) -> Mode:
+    try:
+        return Mode(str(value).strip().lower())
+    except ValueError:
+        choices = ", ".join(Mode)
+        raise ConfigError(name, value, f"choose one of {choices}") from None
+
+
+def read_mode(name: str, value: object) -> Mode | None:
+    """Return the mode ``value`` names; None has no opinion.
+
+    Raises:
+        ConfigError: It names none; says which there are.
+    """
+    return None if value is None else _mode(name, value)
+
+
+def _seconds(name: str, value: object) -> float:
+    remedy = "give seconds as a number that is zero or more"
+    try:
+        seconds = float(value)  # type: ignore[arg-type]  # the failure is the answer
+    except (TypeError, ValueError):
+        raise ConfigError(name, value, remedy) from None
+    if math.isnan(seconds) or seconds < 0:
+        raise ConfigError(name, value, remedy)
+    return seconds
+
+
+def _optional_seconds(name: str, value: object) -> float | None:
+    return None if value is None else _seconds(name, value)
+
+
+def _needs(name: str, value: object) -> dict[str, float]:
+    """Read ``inference=2,tool=0.5,gpt-4o=3``: seconds per call kind or model."""
+    if isinstance(value, dict):
+        return {str(key): _seconds(name, part) for key, part in value.items()}
+    needs: dict[str, float] = {}
+    for word in _words(name, value):
+        key, separator, seconds = word.partition("=")
+        if not separator:
+            raise ConfigError(
+                name, value, "write KIND_OR_MODEL=SECONDS, comma-separated"
+            )
+        needs[key.strip()] = _seconds(name, seconds.strip())
+    return needs
+
+
+# ruff: noqa: RUF009  the table below is made of calls of this one
+def _setting(default: object, read: Callable[[str, object], object], doc: str) -> Any:
+    metadata = {"read": read, "doc": doc}
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def _text(_name: str, value: object) -> str:
+    return str(value).strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A checked, immutable set of settings. Thread-safe."""
+
+    mode: Mode | None = _setting(
+        None,
+        read_mode,
+        "off, observe, refuse or enforce. Where set, a ceiling over every run, also "
+        "those opened in code. Unset: zero-code traffic is observed, runs opened in "
+        "code enforce.",
+    )
+    budget: float | None = _setting(
+        None,
+        _optional_seconds,
+        "Default budget in seconds of an HTTP request; unset is no deadline.",
+    )
+    max_budget: float | None = _setting(
+        3600.0,
+        _optional_seconds,
+        "The most time in seconds that an inbound deadline may claim.",
+    )
+    budget_header: str = _setting(
+        "x-hangup-budget",
+        _text,
+        "Request header with a budget in seconds; it may only tighten.",
+    )
+    settle: float = _setting(
+        5.0,
+        _seconds,
+        "How long in seconds an abandoned run waits for its tasks to stop before it "
+        "reports those that did not.",
+    )
+    refuse_for: float = _setting(
+        120.0,
+        _seconds,
+        "How long in seconds a closed, abandoned run goes on refusing the calls of its "
+        "leftovers.",
+    )
+    hold: float = _setting(
+        30.0,
+        _seconds,
+        "How long in seconds a run continued from another process waits, after its "
+        "answer, to hear whether that answer reached anybody.",
+    )
+    needs: Mapping[str, float] = _setting(
+        {},
+        _needs,
+        "Least time in seconds worth starting a call with, per call kind or model: "
+        "inference=2,tool=0.5.",
+    )
+    irreversible: tuple[str, ...] = _setting(
+        (),
+        _words,
+        "Names of tools that are never refused, because they must finish once the "
+        "agent decided on them.",
+    )
+    propagate_to: tuple[str, ...] = _setting(
+        (),
+        _words,
+        "Host names (or .suffixes) beside loopback, private and cluster ones that may "
+        "receive the deadline and the token.",
+    )
+    tenants: tuple[str, ...] = _setting(
+        (), _words, "Tenants that get a label of their own; the rest is 'other'."
+    )
+
+
+def _check(name: str, value: object, prefix: str) -> object:
+    for spec in fields(Settings):
+        if spec.name == name:
+            return spec.metadata["read"](f"{prefix}{name}", value)
+    known = ", ".join(spec.name for spec in fields(Settings))
+    raise ConfigError(name, value, f"no such setting; there are {known}")
+
+
+def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
+    """Read the settings from ``HANGUP_*`` variables; an empty one counts as unset.
+
+    Raises:
+        ConfigError: A value cannot be used; names the variable and the remedy.
+    """
+    source = os.environ if environment is None else environment
+    values: dict[str, Any] = {}
+    for spec in fields(Settings):
+        variable = ENV_PREFIX + spec.name.upper()
+        if text := source.get(variable, "").strip():
+            values[spec.name] = spec.metadata["read"](variable, text)
+    return Settings(**values)
+
+
+def with_keywords(settings: Settings, **keywords: object) -> Settings:
+    """Return ``settings`` with the keywords that are not None laid over it.
+
+    Raises:
+        ConfigError: A keyword is unknown or its value cannot be used.
+    """
+    checked: dict[str, Any] = {
+        name: _check(name, value, "")
+        for name, value in keywords.items()
+        if value is not None
+    }
+    return replace(settings, **checked)
+
+
+class _Current:
+    """The process-wide settings; replaced whole, so that readers need no lock."""
+
+    value: Settings | None = None
+
+
+def current() -> Settings:
+    """Return the settings in force, read from the environment at first use."""
+    settings = _Current.value
+    if settings is None:
+        settings = _Current.value = from_environment()
+    return settings
+
+
+def use(settings: Settings | None) -> None:
+    """Replace the settings in force; None reads the environment again at next use."""
+    _Current.value = settings

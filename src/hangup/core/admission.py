@@ -1,0 +1,96 @@
+"""Asking the policy for a run, and acting on its answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hangup.config import Mode
+from hangup.core import registry
+from hangup.core.cause import Cause
+from hangup.core.current import Position, position
+from hangup.core.policy import ALLOWED, Decision, Verdict, decide
+from hangup.errors import Stop
+
+if TYPE_CHECKING:
+    from hangup.core.run import Run
+
+# A leftover that swallows this many refusals gets the signal it cannot swallow.
+_REFUSALS_BEFORE_STOP = 32
+
+
+def ask(run: Run, needs: float = 0.0, here: Position | None = None) -> Verdict:
+    """Ask the policy whether a spending call may start now. Raises nothing."""
+    if run.delivered_at is not None or run.mode is Mode.OFF:
+        return ALLOWED
+    token = run.token
+    now = run.clock.monotonic()
+    abandonment = token.poll(now)
+    remaining = token.deadline.at - now
+    if abandonment is None and remaining > 0 and remaining >= needs:
+        return ALLOWED
+    shield = None if here is None else here.shield
+    return decide(
+        mode=run.mode,
+        cause=None if abandonment is None else abandonment.cause,
+        remaining=remaining,
+        needs=needs,
+        shielded=shield is not None and not shield.deadline.expired(),
+        inert=run.inert,
+    )
+
+
+def admit(run: Run, kind: str, needs: float = 0.0) -> BaseException | None:
+    """Ask for a spending call that is about to start here, and act on the answer.
+
+    Leaves latent, abandons a run that has too little time, reports the refusal.
+
+    Args:
+        run: The run the call belongs to.
+        kind: What wants to start, a value of ``hangup.call.kind``.
+        needs: The least time in seconds it is worth starting with.
+
+    Returns:
+        What to raise instead of starting, or None to go on.
+    """
+    if run.latent:
+        run.begin_spending()
+    verdict = ask(run, needs, position())
+    if verdict.decision is Decision.ALLOW:
+        return None
+    cause = verdict.cause or Cause.DEADLINE
+    if verdict.decision is Decision.REFUSE and run.token.abandonment is None:
+        left = run.token.deadline.remaining()
+        if left > 0:
+            run.cancel(cause, f"{kind} needs {needs:g} s, {left:.3g} s are left")
+        else:
+            run.cancel(cause, at=run.token.deadline.at)
+    registry.notify("refused", run, kind, cause, verdict.decision.value)
+    if verdict.decision is Decision.WOULD_REFUSE:
+        return None
+    return _signal(run)
+
+
+def stop_here(run: Run) -> BaseException | None:
+    """Return the stop to raise here if the run must not go on; counts nothing."""
+    if run.latent or ask(run, 0.0, position()).decision is not Decision.REFUSE:
+        return None
+    return _signal(run)
+
+
+def _signal(run: Run) -> BaseException:
+    """Return the stop to raise at this place, and note who has got it.
+
+    ``Stop`` needs a boundary that turns it into an error: the scope of the run that
+    owns the cause. Once that was left, or on a thread or task the run did not start, an
+    ordinary error is raised instead, which no worker dies of.
+    """
+    owner = run.owner_of_cause()
+    abandonment = owner.token.abandonment
+    if run.work.take_signal():
+        registry.notify("swallowed", owner)
+    at_home = run.work.is_home() and (
+        not owner.work.left or owner.work.late_refusal() > _REFUSALS_BEFORE_STOP
+    )
+    if abandonment is None or not at_home:
+        return owner.error()
+    return Stop(owner.id, owner.name, abandonment.cause.value, abandonment.detail)

@@ -1,0 +1,104 @@
+"""Where the present task or thread stands: in which run, and behind which shield.
+
+The position lives in a context variable of its own, so that the core works without
+OpenTelemetry. With it, a bridge keeps the same position in the OpenTelemetry context,
+and that one wins: a context attached on purpose (a queue consumer serving somebody) is
+more specific than the one a task happened to be born in.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hangup.core.deadline import Deadline
+    from hangup.core.run import Run
+
+
+class Shield:
+    """A stretch of work that is not refused: cleanup, or an irreversible step.
+
+    A new node, never a flag on the run: tasks started inside carry it, and it ends by
+    its own deadline however long they live.
+    """
+
+    __slots__ = ("deadline", "kind")
+
+    def __init__(self, kind: str, deadline: Deadline) -> None:
+        self.kind = kind
+        self.deadline = deadline
+
+
+class Position:
+    """A run (None: deliberately outside any) and the shield around this work."""
+
+    __slots__ = ("run", "shield")
+
+    def __init__(self, run: Run | None, shield: Shield | None = None) -> None:
+        self.run = run
+        self.shield = shield
+
+
+POSITION: ContextVar[Position | None] = ContextVar("hangup.position", default=None)
+
+
+class ContextBridge(Protocol):
+    """A second place that carries the position, such as the OpenTelemetry context."""
+
+    def read(self) -> Position | None:
+        """Return the position there, None where it says nothing."""
+
+    def attach(self, position: Position) -> Callable[[], None]:
+        """Put the position there; the returned function takes it back."""
+
+
+class _Bridge:
+    value: ContextBridge | None = None
+
+
+def set_bridge(bridge: ContextBridge | None) -> None:
+    """Install the bridge to another context; None removes it."""
+    _Bridge.value = bridge
+
+
+def position() -> Position | None:
+    """Return the position of the present task or thread, if any."""
+    bridge = _Bridge.value
+    if bridge is not None and (found := bridge.read()) is not None:
+        return found
+    return POSITION.get()
+
+
+def current_run() -> Run | None:
+    """Return the live run the calling task or thread works for, or None.
+
+    A run that was delivered, or closed long ago, is over: its context is inert.
+    """
+    found = position()
+    if found is None or found.run is None or found.run.inert:
+        return None
+    return found.run
+
+
+def enter(new: Position) -> Callable[[], None]:
+    """Make ``new`` the position; the returned function restores the one before.
+
+    Restoring never uses a context-variable token and does nothing where the position is
+    no longer ours: a scope closed in another context (an async generator that was
+    dropped) must neither fail nor leak into that context.
+    """
+    before = POSITION.get()
+    POSITION.set(new)
+    bridge = _Bridge.value
+    detach = None if bridge is None else bridge.attach(new)
+
+    def leave() -> None:
+        if POSITION.get() is new:
+            POSITION.set(before)
+        if detach is not None:
+            detach()
+
+    return leave

@@ -1,0 +1,93 @@
+"""``hangup.gather``: siblings that end together."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hangup import config
+from hangup.core.admission import stop_here
+from hangup.core.current import current_run
+from hangup.core.interrupt import retrieve
+from hangup.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+
+T = TypeVar("T")
+
+
+async def gather(*calls: Awaitable[T], limit: int | None = None) -> list[T]:
+    """Await ``calls`` together; when one fails, cancel the others and await them too.
+
+    Where the run around it is abandoned, the same happens. With a limit, a call that
+    has not started when the run is abandoned or a sibling fails never starts.
+
+    Args:
+        calls: Coroutines, tasks or futures.
+        limit: How many may run at a time; all at once if None.
+
+    Returns:
+        Their results, in the order given.
+
+    Raises:
+        ConfigError: The limit is less than 1.
+        BaseException: The first failure, once every sibling has stopped, or
+            ``HANGUP_SETTLE`` seconds later if one does not.
+    """
+    if limit is not None and limit < 1:
+        for call in calls:
+            _discard(call)
+        raise ConfigError("limit", limit, "give a whole number of at least 1, or None")
+    group = _Group(calls, limit or max(1, len(calls)))
+    try:
+        return await group.run()
+    except BaseException:
+        await group.stop()
+        raise
+
+
+class _Group:
+    def __init__(self, calls: Sequence[Awaitable[Any]], limit: int) -> None:
+        self._waiting = list(reversed(list(enumerate(calls))))
+        self._limit = limit
+        self._running: dict[asyncio.Future[Any], int] = {}
+        self._results: list[Any] = [None] * len(calls)
+
+    async def run(self) -> list[Any]:
+        while self._waiting or self._running:
+            self._fill()
+            done, _ = await asyncio.wait(
+                self._running, return_when=asyncio.FIRST_COMPLETED
+            )
+            # In the order given, so that two failures of one turn have a first.
+            for task in sorted(done, key=self._running.__getitem__):
+                self._results[self._running.pop(task)] = task.result()
+        return self._results
+
+    def _fill(self) -> None:
+        run = current_run()
+        while self._waiting and len(self._running) < self._limit:
+            refusal = None if run is None else stop_here(run)
+            if refusal is not None:
+                raise refusal
+            index, call = self._waiting.pop()
+            self._running[asyncio.ensure_future(call)] = index
+
+    async def stop(self) -> None:
+        for _, call in self._waiting:
+            _discard(call)
+        for task in self._running:
+            task.add_done_callback(retrieve)
+            task.cancel("hangup: a sibling failed or the run was abandoned")
+        if self._running:
+            # Bounded: a sibling that swallows its cancel must not hold the rest.
+            await asyncio.wait(self._running, timeout=config.current().settle)
+
+
+def _discard(call: Awaitable[Any]) -> None:
+    if inspect.iscoroutine(call):
+        call.close()
+    elif isinstance(call, asyncio.Future):
+        call.cancel()

@@ -1,0 +1,54 @@
+"""The one boundary between hangup's own bookkeeping and the code it observes.
+
+A fault of ours, or of a callback given to us, is logged once and swallowed; under tests
+(:func:`strict`) it is raised, so that it cannot hide.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_logger = logging.getLogger("hangup")
+
+
+class _State:
+    strict = False
+    logged: set[tuple[str, str]]
+
+
+_State.logged = set()
+_MOST_LOGGED = 1_000
+
+
+def strict(on: bool) -> None:  # noqa: FBT001  a switch is what it is
+    """Raise guarded faults instead of logging them; for test suites."""
+    _State.strict = on
+
+
+def guarded(call: Callable[..., object], *args: object) -> None:
+    """Call ``call(*args)``; an exception is logged once per place and type.
+
+    Thread-safe. ``BaseException`` passes: it is not a fault of bookkeeping.
+    """
+    try:
+        call(*args)
+    except Exception as error:
+        if _State.strict:
+            raise
+        report(getattr(call, "__qualname__", repr(call)), error)
+
+
+def report(place: str, error: Exception) -> None:
+    """Log a swallowed fault with its traceback, once per place and type."""
+    key = (place, type(error).__name__)
+    if key not in _State.logged and len(_State.logged) < _MOST_LOGGED:
+        _State.logged.add(key)
+        _logger.error(
+            "%s failed inside hangup; the application goes on (logged once)",
+            place,
+            exc_info=error,
+        )

@@ -1,0 +1,92 @@
+"""``hangup.irreversible``: never started late; once started, finished."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hangup.core.current import Position, Shield, enter, position
+from hangup.core.deadline import Deadline
+from hangup.core.interrupt import retrieve
+from hangup.errors import ApprovalDenied
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+T = TypeVar("T")
+
+
+async def irreversible(
+    action: Callable[..., Awaitable[T] | T],
+    *args: Any,
+    needs: float = 0.0,
+    approve: Callable[..., Awaitable[bool] | bool] | None = None,
+    **kwargs: Any,
+) -> T:
+    """Do what cannot be undone: charge a card, send a mail.
+
+    The step is refused when the run is abandoned or has less than ``needs`` seconds
+    left. Once begun it is finished, whatever cancel arrives meanwhile, from hangup or
+    anybody else; a cancel is then raised after it. Its own calls are never refused.
+
+    Args:
+        action: Called with the further arguments; awaited if it returns an awaitable.
+        args: Positional arguments of ``action`` and of ``approve``.
+        needs: The least time in seconds the step is worth starting with.
+        approve: Asked first, with the same arguments; may wait for a human, and is
+            stopped with the run. The time left is checked again after it.
+        kwargs: Keyword arguments of ``action`` and of ``approve``.
+
+    Returns:
+        What ``action`` returned.
+
+    Raises:
+        Stop: The run is abandoned or has too little time; nothing was started.
+        ApprovalDenied: ``approve`` said no; nothing was started.
+    """
+    here = position()
+    run = None if here is None else here.run
+    if run is not None:
+        run.check(needs)
+    if approve is not None:
+        answer = approve(*args, **kwargs)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if not answer:
+            raise ApprovalDenied(getattr(action, "__qualname__", repr(action)))
+        if run is not None:
+            run.check(needs)
+
+    async def perform() -> T:
+        result = action(*args, **kwargs)
+        if inspect.isawaitable(result):
+            return await result
+        return result
+
+    leave = enter(Position(run, Shield("irreversible", Deadline())))
+    held = None if run is None else run.work.shield()
+    try:
+        return await _finish(asyncio.ensure_future(perform()))
+    finally:
+        leave()
+        if run is not None:
+            run.work.unshield(held)
+
+
+async def _finish(task: asyncio.Task[T]) -> T:
+    """Await ``task`` to its end through any number of cancels, then let them out."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            if task.cancelled():
+                raise
+            cancelled = error
+        except BaseException:  # noqa: BLE001  the task's own; read from it below
+            break
+    if cancelled is not None:
+        retrieve(task)
+        raise cancelled
+    return task.result()

@@ -1,0 +1,125 @@
+"""The runs of this process, who watches them, and who holds which supersede key.
+
+Thread-safe. Holds live runs weakly: a run that nobody closes goes when its context
+goes.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from hangup.core.cause import Cause
+from hangup.core.guard import guarded
+
+if TYPE_CHECKING:
+    from hangup.core.run import Run
+
+
+class RunObserver:
+    """What can be learnt of runs; override what you need.
+
+    Methods are called outside locks, on the thread where it happened, and must not
+    block. A run that a server opened is unknown to observers until it leaves latent.
+    Child runs are reported too; tell them by ``run.parent``.
+    """
+
+    def started(self, run: Run) -> None:
+        """The run makes its first spending call, or was opened in code."""
+
+    def abandoned(self, run: Run) -> None:
+        """``run.abandonment`` is set; in a tree, children are reported first."""
+
+    def delivered(self, run: Run) -> None:
+        """The caller has the result; ``run.delivered_at`` is set."""
+
+    def closed(self, run: Run) -> None:
+        """The scope has been left. Always after abandoned or delivered for a root."""
+
+    def settled(self, run: Run, unsettled: int) -> None:
+        """An abandoned run has stopped, but for ``unsettled`` pieces of work."""
+
+    def swallowed(self, run: Run) -> None:
+        """A task that had got the stop goes on and wants to start a spending call."""
+
+    def refused(self, run: Run, kind: str, cause: Cause, decision: str) -> None:
+        """A spending call of ``kind`` was, or in observe mode would be, refused."""
+
+
+class _Registry:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.observers: tuple[RunObserver, ...] = ()
+        self.live: weakref.WeakSet[Run] = weakref.WeakSet()
+        self.holders: dict[str, weakref.ref[Run]] = {}
+
+
+_registry = _Registry()
+
+
+def add_observer(observer: RunObserver) -> None:
+    """Report every run of the process to ``observer``. Idempotent."""
+    with _registry.lock:
+        if observer not in _registry.observers:
+            _registry.observers = (*_registry.observers, observer)
+
+
+def remove_observer(observer: RunObserver) -> None:
+    """Stop reporting to ``observer``. Idempotent."""
+    with _registry.lock:
+        _registry.observers = tuple(
+            one for one in _registry.observers if one is not observer
+        )
+
+
+def notify(event: str, run: Run, *details: object) -> None:
+    """Tell every observer; their faults never reach the run."""
+    for observer in _registry.observers:
+        guarded(getattr(observer, event), run, *details)
+
+
+def add(run: Run) -> None:
+    """Enter a run that has left latent."""
+    with _registry.lock:
+        _registry.live.add(run)
+
+
+def remove(run: Run) -> None:
+    """Forget a closed run and the supersede key it may hold."""
+    with _registry.lock:
+        _registry.live.discard(run)
+        key = run.supersede_key
+        if key is not None:
+            holder = _registry.holders.get(key)
+            if holder is not None and holder() in (run, None):
+                del _registry.holders[key]
+
+
+def live_runs() -> tuple[Run, ...]:
+    """Return a snapshot of the runs that have started and are not closed."""
+    with _registry.lock:
+        return tuple(_registry.live)
+
+
+def runs_by_id(run_id: str) -> tuple[Run, ...]:
+    """Return the live roots with this token: one, unless a process calls itself."""
+    return tuple(run for run in live_runs() if run.id == run_id and run.parent is None)
+
+
+def hold_key(run: Run, key: str) -> None:
+    """Give ``run`` the supersede key; the run that held it is superseded."""
+    with _registry.lock:
+        holder = _registry.holders.get(key)
+        _registry.holders[key] = weakref.ref(run)
+    older = holder() if holder is not None else None
+    # In observe mode a newer request is only a would-stop (never called waste).
+    if older is not None and older is not run and older.mode.refuses:
+        older.cancel(Cause.SUPERSEDED, f"a newer run holds {key!r}")
+
+
+def shutdown(detail: str = "the process is shutting down") -> int:
+    """Abandon every live run with cause ``shutdown``; return how many that were."""
+    return sum(
+        run.cancel(Cause.SHUTDOWN, detail) for run in live_runs() if run.parent is None
+    )

@@ -1,0 +1,372 @@
+"""A run: the tree of work done for one caller, under one deadline and one token."""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import TYPE_CHECKING, Any
+
+from hangup import config
+from hangup.config import Mode
+from hangup.core import admission, registry
+from hangup.core.cause import Abandonment, Cause
+from hangup.core.current import position
+from hangup.core.guard import guarded
+from hangup.core.token import CancelToken, new_token_id
+from hangup.core.work import Work
+from hangup.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    RunAbandoned,
+    RunCancelled,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hangup.core.deadline import Deadline
+
+
+class Run:
+    """One run, or a child run. Made by :class:`hangup.core.scope.RunScope`.
+
+    Every method is thread-safe and none blocks.
+
+    Attributes:
+        id: The cancel token, 32 hex characters; a child shares its root's.
+        name: Route template or declared name; a metric label, so keep it few-valued.
+        tenant: Whom the work is for, or "".
+        mode: How far hangup goes with this run.
+        started_at: Seconds on ``clock.monotonic()``.
+        joined: This root continues a run that another process opened.
+        latent: Opened by a server, and no spending call yet: nobody's business.
+        caller: "connected", "gone" or "unknown": is somebody still there?
+        delivered_at: When the caller had the result, or None.
+        closed_at: When the scope was left, or None.
+        ledger: A slot for the layer that keeps the run's accounts.
+        origin: A slot for the layer that keeps the context the run was opened in.
+        span: A slot for the layer that keeps the span the run is seen by.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_lock",
+        "_on_deliver",
+        "_on_spending",
+        "_pending",
+        "_timer",
+        "caller",
+        "clock",
+        "closed_at",
+        "delivered_at",
+        "id",
+        "joined",
+        "latent",
+        "ledger",
+        "mode",
+        "name",
+        "origin",
+        "parent",
+        "refuse_for",
+        "root",
+        "span",
+        "started_at",
+        "supersede_key",
+        "tenant",
+        "token",
+        "work",
+    )
+
+    def __init__(  # noqa: PLR0913  a run is opened in one place, RunScope
+        self,
+        *,
+        name: str,
+        tenant: str,
+        mode: Mode,
+        deadline: Deadline,
+        parent: Run | None = None,
+        run_id: str | None = None,
+        joined: bool = False,
+        latent: bool = False,
+        supersede_key: str | None = None,
+    ) -> None:
+        self.name = name
+        self.tenant = tenant
+        self.mode = mode
+        self.parent = parent
+        self.root: Run = self if parent is None else parent.root
+        self.id: str = (run_id or new_token_id()) if parent is None else parent.id
+        self.joined = joined
+        self.latent = latent
+        self.caller = "unknown"
+        self.clock = deadline.clock
+        self.started_at = self.clock.monotonic()
+        self.supersede_key = supersede_key
+        self.delivered_at: float | None = None
+        self.closed_at: float | None = None
+        self.refuse_for = config.current().refuse_for
+        self.ledger: Any = None
+        self.origin: Any = None
+        self.span: Any = None
+        self.work = Work(self)
+        self.token: CancelToken = CancelToken(
+            deadline,
+            binding=mode is Mode.ENFORCE,
+            parent=None if parent is None else parent.token,
+        )
+        self._lock = threading.Lock()
+        self._pending: tuple[Cause, str, float] | None = None
+        self._on_spending: list[Callable[[], None]] = []
+        self._on_deliver: list[Callable[[Run], None]] = []
+        self._timer: Any = None
+
+    def __repr__(self) -> str:
+        return f"<Run {self.name!r} {self.id[:8]} {self.mode} {self.state}>"
+
+    # What it is
+
+    @property
+    def deadline(self) -> Deadline:
+        """The instant the run must finish by; the earliest of the tree above."""
+        return self.token.deadline
+
+    @property
+    def abandonment(self) -> Abandonment | None:
+        """The abandonment, if any; records a deadline that has just passed."""
+        return None if self.latent else self.token.poll()
+
+    @property
+    def cause(self) -> Cause | None:
+        """Why the run was abandoned, or None."""
+        abandonment = self.abandonment
+        return None if abandonment is None else abandonment.cause
+
+    @property
+    def state(self) -> str:
+        """One of latent, running, stopping, abandoned, delivered."""
+        if self.latent:
+            return "latent"
+        if self.delivered_at is not None:
+            return "delivered"
+        if self.token.abandonment is None:
+            return "running"
+        return "stopping" if self.closed_at is None else "abandoned"
+
+    @property
+    def inert(self) -> bool:
+        """Whether the run is over and its context means nothing any more."""
+        if self.delivered_at is not None or self.root.delivered_at is not None:
+            return True
+        closed_at = self.closed_at
+        if closed_at is None:
+            return False
+        if self.token.abandonment is None:
+            # A child that ended well hands its place back to its parent.
+            return self.parent is None or self.parent.inert
+        return self.clock.monotonic() - closed_at > self.refuse_for
+
+    def remaining(self) -> float:
+        """Seconds left here: to the run's deadline, or that of a cleanup around us.
+
+        Negative once past, ``math.inf`` without a deadline.
+        """
+        here = position()
+        if here is not None and here.shield is not None and here.run is self:
+            return here.shield.deadline.remaining()
+        return self.token.deadline.remaining()
+
+    # Asking
+
+    def check(self, needs: float = 0.0) -> None:
+        """Stop here unless a spending call may start.
+
+        Call it before work that hangup cannot see. In observe mode it never raises.
+
+        Args:
+            needs: The least time in seconds the work is worth starting with.
+
+        Raises:
+            Stop: The run is abandoned or has too little time. An ordinary
+                ``RunAbandoned`` instead on a thread or task the run did not start.
+            ConfigError: ``needs`` is negative or NaN.
+        """
+        if not needs >= 0:
+            raise ConfigError("needs", needs, "give seconds, zero or more")
+        refusal = admission.admit(self, "other", needs)
+        if refusal is not None:
+            raise refusal
+
+    def error(self) -> RunAbandoned:
+        """Return the ordinary error for this run's abandonment."""
+        abandonment = self.token.poll()
+        cause = Cause.FAILED if abandonment is None else abandonment.cause
+        detail = "" if abandonment is None else abandonment.detail
+        at = self.clock.monotonic() if abandonment is None else abandonment.at
+        kind = DeadlineExceeded if cause is Cause.DEADLINE else RunCancelled
+        return kind(self.id, self.name, cause.value, detail, at - self.started_at)
+
+    def owner_of_cause(self) -> Run:
+        """Return the run up the tree that owns this run's abandonment."""
+        run = self
+        while run.parent is not None:
+            abandonment = run.token.abandonment
+            if abandonment is None or not abandonment.inherited:
+                break
+            run = run.parent
+        return run
+
+    # Acting
+
+    def cancel(
+        self,
+        cause: Cause | str = Cause.KILLED,
+        detail: str = "",
+        *,
+        at: float | None = None,
+    ) -> bool:
+        """Abandon the run and everything below it. Acts in every mode.
+
+        Args:
+            cause: A :class:`Cause` or its value. The first cause wins, for ever.
+            detail: Free text for logs and errors.
+            at: When it took effect, on the run's monotonic clock; now if None. A time
+                before the run began or in the future is clamped.
+
+        Returns:
+            Whether this call abandoned the run. A latent run remembers the cause until
+            it makes a spending call; that returns False.
+
+        Raises:
+            ConfigError: The cause is not one of :class:`Cause`.
+        """
+        try:
+            cause = Cause(cause)
+        except ValueError:
+            raise ConfigError(
+                "cause", cause, f"choose one of {', '.join(Cause)}"
+            ) from None
+        now = self.clock.monotonic()
+        effect = now if at is None else min(max(at, self.started_at), now)
+        with self._lock:
+            if self.latent:
+                if self._pending is None:
+                    self._pending = (cause, detail, effect)
+                return False
+        if cause is Cause.DISCONNECT:
+            self.caller = "gone"
+        return self.token.cancel(cause, detail, at=effect, now=now)
+
+    def deliver(self, *, at: float | None = None) -> bool:
+        """Say that the caller has the result. The run is over, its context inert.
+
+        Called by the server layer at the last byte; call it yourself when the result
+        is stored durably for a caller who may have left.
+
+        Returns:
+            False when the run was abandoned or delivered before. Past the deadline of
+            an enforced run it was abandoned by that deadline.
+        """
+        now = self.clock.monotonic() if at is None else at
+        if self.latent:
+            with self._lock:
+                self.delivered_at = now
+            return True
+        if not self.token.finish(now):
+            return False
+        with self._lock:
+            self.delivered_at = now
+            callbacks, self._on_deliver = self._on_deliver, []
+        self._stop_timer()
+        registry.notify("delivered", self)
+        for callback in callbacks:
+            guarded(callback, self)
+        return True
+
+    def begin_spending(self) -> None:
+        """Leave latent: from here on the run is measured and enforced. Idempotent."""
+        with self._lock:
+            if not self.latent or self.delivered_at is not None:
+                return
+            callbacks, self._on_spending = self._on_spending, []
+        # Callbacks first: they may name the run before anybody hears of it.
+        for callback in callbacks:
+            guarded(callback)
+        with self._lock:
+            self.latent = False
+            pending = self._pending
+        self.start()
+        if pending is not None:
+            cause, detail, effect = pending
+            self.cancel(cause, detail, at=effect)
+
+    def start(self) -> None:
+        """Announce the run and arm its deadline. Called once, by the scope."""
+        registry.add(self)
+        registry.notify("started", self)
+        self.token.on_cancel(self._abandoned)
+        above = math.inf if self.parent is None else self.parent.deadline.at
+        if self.token.binding and self.token.deadline.at < above:
+            self._timer = self.clock.call_at(self.token.deadline.at, self._poll)
+
+    def close(self) -> None:
+        """Note that the scope was left. Called once, by the scope."""
+        self._stop_timer()
+        self.closed_at = self.clock.monotonic()
+        registry.remove(self)
+        if not self.latent:
+            registry.notify("closed", self)
+            self.work.settle_if_idle()
+
+    def on_spending(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once when the run leaves latent; at once if it has."""
+        with self._lock:
+            if self.latent:
+                self._on_spending.append(callback)
+                return
+        guarded(callback)
+
+    def on_abandon(self, callback: Callable[[Run], None]) -> Callable[[], None]:
+        """Call ``callback`` once when the run is abandoned; at once if it has been.
+
+        Returns:
+            A function that forgets the callback.
+        """
+        return self.token.on_cancel(lambda _abandonment: callback(self))
+
+    def on_deliver(self, callback: Callable[[Run], None]) -> Callable[[], None]:
+        """Call ``callback`` once when the run is delivered; at once if it has been.
+
+        Returns:
+            A function that forgets the callback.
+        """
+        with self._lock:
+            if self.delivered_at is None:
+                self._on_deliver.append(callback)
+                return lambda: self._forget(callback)
+        guarded(callback, self)
+        return lambda: None
+
+    @property
+    def open_calls(self) -> int:
+        """How many spending calls of this run are open."""
+        return self.work.open_calls
+
+    def _forget(self, callback: Callable[[Run], None]) -> None:
+        with self._lock:
+            if callback in self._on_deliver:
+                self._on_deliver.remove(callback)
+
+    def _poll(self) -> None:
+        # A loop's clock may run a moment ahead of ours (uvloop counts milliseconds).
+        if self.token.poll() is None and not self.token.finished:
+            self._timer = self.clock.call_at(self.token.deadline.at, self._poll)
+
+    def _abandoned(self, _abandonment: Abandonment) -> None:
+        self._stop_timer()
+        registry.notify("abandoned", self)
+        self.work.abandoned()
+
+    def _stop_timer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()

@@ -1,0 +1,309 @@
+"""``hangup.run``: open a run, as ``async with``, ``with`` or a decorator."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+
+from hangup import config
+from hangup.config import Mode
+from hangup.core import registry
+from hangup.core.cause import Cause
+from hangup.core.clock import SYSTEM_CLOCK
+from hangup.core.current import Position, enter, position
+from hangup.core.deadline import Deadline
+from hangup.core.run import Run
+from hangup.core.unwind import stems_from_stop
+from hangup.core.work import current_task
+from hangup.errors import MisuseError, RunAbandoned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from hangup.core.clock import Clock
+
+    Function = TypeVar("Function", bound=Callable[..., Any])
+
+_CANCELLED = "cancelled from outside"
+
+
+def _converts(run: Run) -> bool:
+    """Whether hangup stops this run at all, so that a stop in it may be ours."""
+    return run.mode.refuses or (run.cause is Cause.KILLED and run.mode is not Mode.OFF)
+
+
+class RunScope:
+    """Open a run for the body of ``async with``, ``with``, or a decorated function.
+
+    Nested in a run it opens a child: the deadline is the earlier one, a cancel flows
+    down, never up.
+
+    Leaving normally delivers the run. An exception abandons it with cause ``failed``.
+    An abandoned run's stop comes out as :class:`~hangup.RunAbandoned`; any other
+    exception passes unchanged. A body that returns normally although the run was
+    abandoned returns normally: its result is kept, and the record still says abandoned.
+
+    ``async with`` waits, at most ``HANGUP_SETTLE`` seconds, for the tasks it stopped;
+    ``with`` never waits.
+
+    Args:
+        budget: Seconds from the start of the body; None for no deadline of its own.
+        name: What the run is called in metrics: few different values, please.
+        tenant: Whom the work is for.
+        mode: off, observe, refuse or enforce (the default). ``HANGUP_MODE`` and the
+        mode
+            of the run around it are ceilings.
+        supersede_key: The older run with the same key is cancelled, cause superseded.
+        deadline: An absolute deadline, in place of a budget.
+        token: Continue the run with this id, which came from another process.
+        joined: The id came over the wire: another process opened the run.
+        latent: Stay nobody's business until the first spending call (for servers).
+        server: A server says when the result is delivered, not the end of the body.
+        clock: What to measure on; tests inject one.
+
+    Raises:
+        ConfigError: A budget that is negative or NaN, an unknown mode.
+        MisuseError: The scope is entered twice, left in another task, or left while a
+            run opened inside it is still open.
+    """
+
+    def __init__(  # noqa: PLR0913  every one is a keyword with a default
+        self,
+        budget: float | None = None,
+        *,
+        name: str | None = None,
+        tenant: str | None = None,
+        mode: Mode | str | None = None,
+        supersede_key: str | None = None,
+        deadline: Deadline | None = None,
+        token: str | None = None,
+        joined: bool = False,
+        latent: bool = False,
+        server: bool = False,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        # Checked here, where the mistake is, not at the first request.
+        Deadline.after(budget, clock)
+        self._budget = budget
+        self._name = name
+        self._tenant = tenant
+        self._mode = config.read_mode("mode", mode)
+        self._supersede_key = supersede_key
+        self._deadline = deadline
+        self._token = token
+        self._joined = joined
+        self._latent = latent
+        self._server = server
+        self._clock = clock
+        self._run: Run | None = None
+        self._leave: Callable[[], None] | None = None
+        self._baseline = 0
+
+    # Entering and leaving, shared by the sync and the async form
+
+    def _open(self) -> Run:
+        if self._run is not None:
+            raise MisuseError(
+                f"the scope of {self._run!r} was entered twice; call hangup.run(...) "
+                "again for each run"
+            )
+        here = position()
+        parent = None if here is None else here.run
+        if parent is not None and parent.inert:
+            parent = None
+        mode = (self._mode or Mode.ENFORCE).least(config.current().mode)
+        deadline = self._deadline or Deadline.after(self._budget, self._clock)
+        run = Run(
+            name=self._name or ("run" if parent is None else parent.name),
+            tenant=self._tenant or ("" if parent is None else parent.tenant),
+            mode=mode if parent is None else mode.least(parent.mode),
+            deadline=deadline,
+            parent=parent,
+            run_id=self._token,
+            joined=self._joined,
+            latent=self._latent and parent is None,
+            supersede_key=self._supersede_key,
+        )
+        self._run = run
+        run.work.enter()
+        task = run.work.task
+        self._baseline = 0 if task is None else task.cancelling()
+        shield = None if here is None or parent is None else here.shield
+        self._leave = enter(Position(run, shield))
+        if not run.latent and run.mode is not Mode.OFF:
+            run.start()
+        if self._supersede_key is not None:
+            registry.hold_key(run, self._supersede_key)
+        return run
+
+    def _close(self, error: BaseException | None) -> BaseException | None:
+        """Leave the scope; return what to raise in place of ``error``, if anything."""
+        run, leave = self._run, self._leave
+        if run is None or leave is None:
+            raise MisuseError(
+                "a hangup.run scope was left that had not been entered; use it as "
+                "'async with hangup.run(...)'"
+            )
+        misuse = self._misuse(run)
+        task = run.work.task
+        owed = run.work.leave()
+        leave()
+        if task is not None and misuse is None:
+            for _ in range(owed):
+                task.uncancel()
+        replacement = misuse or self._settle_outcome(run, error)
+        run.close()
+        return replacement
+
+    def _misuse(self, run: Run) -> MisuseError | None:
+        if current_task() is not run.work.task:
+            return MisuseError(
+                f"{run!r} was opened in {run.work.task} and left in {current_task()}; "
+                "enter and leave a scope in the same task. Probable cause: an async "
+                "generator that holds it was closed elsewhere; open the run around the "
+                "loop that consumes the generator instead"
+            )
+        here = position()
+        inner = None if here is None else here.run
+        if (
+            inner is not None
+            and inner is not run
+            and inner.parent is not None
+            and not inner.work.left
+            and inner.work.task is run.work.task
+            and run.work.encloses(inner)
+        ):
+            return MisuseError(
+                f"{run!r} was left while {inner!r}, opened inside it, is still open; "
+                "leave the inner scope first: nest the 'with' blocks"
+            )
+        return None
+
+    def _settle_outcome(
+        self, run: Run, error: BaseException | None
+    ) -> BaseException | None:
+        abandonment = run.abandonment
+        if error is None:
+            if not self._server and abandonment is None:
+                run.deliver()
+            return None
+        if abandonment is None:
+            if isinstance(error, RunAbandoned) and error.run_id == run.id:
+                # A child's abandonment that nobody caught: the parent ends by it too.
+                run.cancel(error.cause, error.detail)
+            elif isinstance(error, asyncio.CancelledError):
+                run.cancel(Cause.FAILED, _CANCELLED)
+            else:
+                run.cancel(Cause.FAILED, type(error).__name__)
+            return None
+        if abandonment.inherited or not _converts(run):
+            return None
+        if isinstance(error, asyncio.CancelledError) and self._cancelled_outside(run):
+            return None
+        if isinstance(error, RunAbandoned) or not stems_from_stop(error):
+            return None
+        return run.error()
+
+    def _cancelled_outside(self, run: Run) -> bool:
+        """Whether a cancel that is not ours is pending on the scope's task: it wins."""
+        task = run.work.task
+        if task is None:
+            return True
+        if task not in run.work.tree.signalled:
+            return True
+        return task.cancelling() > self._baseline
+
+    # async with
+
+    async def __aenter__(self) -> Run:
+        run = self._open()
+        if run.work.task is None:  # pragma: no cover  no asyncio loop: trio, curio
+            self._close(None)
+            raise MisuseError("'async with hangup.run' needs a running asyncio task")
+        return run
+
+    async def __aexit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        replacement = self._close(error)
+        run = cast("Run", self._run)
+        if run.token.abandonment is not None and not isinstance(
+            replacement, MisuseError
+        ):
+            await run.work.settled()
+        if replacement is not None:
+            raise replacement from error
+
+    # with
+
+    def __enter__(self) -> Run:
+        return self._open()
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        replacement = self._close(error)
+        if self._run is not None and self._run.token.abandonment is not None:
+            self._run.work.stop_leftovers()
+        if replacement is not None:
+            raise replacement from error
+
+    # @hangup.run(...)
+
+    def again(self, **changes: object) -> Self:
+        """Return a fresh, unentered scope with the same settings."""
+        settings: dict[str, Any] = {
+            "budget": self._budget,
+            "name": self._name,
+            "tenant": self._tenant,
+            "mode": self._mode,
+            "supersede_key": self._supersede_key,
+            "deadline": self._deadline,
+            "token": self._token,
+            "joined": self._joined,
+            "latent": self._latent,
+            "server": self._server,
+            "clock": self._clock,
+        }
+        return type(self)(**(settings | changes))
+
+    def __call__(self, function: Function) -> Function:
+        """Run each call of ``function`` in a run of its own.
+
+        Raises:
+            MisuseError: It is a generator; a run cannot be held across a ``yield``.
+        """
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(
+            function
+        ):
+            raise MisuseError(
+                f"@hangup.run cannot wrap the generator {function.__qualname__}: its "
+                "consumer may drop it half-way, in another task. Open the run with "
+                "'async with hangup.run(...)' around the loop that consumes it"
+            )
+        name = self._name or function.__qualname__
+
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def call_async(*args: Any, **kwargs: Any) -> Any:
+                async with self.again(name=name):
+                    return await function(*args, **kwargs)
+
+            return cast("Function", call_async)
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self.again(name=name):
+                return function(*args, **kwargs)
+
+        return cast("Function", call)

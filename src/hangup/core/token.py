@@ -1,0 +1,200 @@
+"""The cancel token: a tree of stop signals under one clock.
+
+Cancel once, the first cause wins, for ever. A child's deadline is the earlier of its
+own and its parent's; a cancel flows down, never up. Nothing here is reversible, so
+there are no states to reason about beyond open, abandoned and finished.
+
+Callbacks run outside every lock, on the thread that cancelled.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from hangup.core.cause import Abandonment, Cause
+from hangup.core.guard import guarded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hangup.core.deadline import Deadline
+
+
+def new_token_id() -> str:
+    """Return an unguessable 128-bit id as 32 lower-case hex characters."""
+    return secrets.token_hex(16)
+
+
+class CancelToken:
+    """One node of the tree. Every method is thread-safe and none blocks.
+
+    Args:
+        deadline: The instant of this node.
+        binding: Whether a passed deadline abandons it. Not so in observe mode, where
+            a passed deadline is only a would-stop.
+        parent: The node above; its deadline tightens this one's and its cancel comes
+            down.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_abandonment",
+        "_callbacks",
+        "_children",
+        "_finished",
+        "_lock",
+        "binding",
+        "deadline",
+        "parent",
+    )
+
+    def __init__(
+        self,
+        deadline: Deadline,
+        *,
+        binding: bool = True,
+        parent: CancelToken | None = None,
+    ) -> None:
+        self.deadline: Deadline = (
+            deadline if parent is None else parent.deadline.tightened(deadline)
+        )
+        self.binding = binding
+        self.parent = parent
+        self._lock = threading.Lock()
+        self._abandonment: Abandonment | None = None
+        self._finished = False
+        self._children: weakref.WeakSet[CancelToken] | None = None
+        self._callbacks: list[Callable[[Abandonment], None]] = []
+        if parent is not None:
+            parent._adopt(self)  # noqa: SLF001  a node of the same tree
+
+    @property
+    def abandonment(self) -> Abandonment | None:
+        """The abandonment, if one was recorded; does not look at the clock."""
+        return self._abandonment
+
+    @property
+    def finished(self) -> bool:
+        """Whether :meth:`finish` came first."""
+        return self._finished
+
+    def poll(self, now: float | None = None) -> Abandonment | None:
+        """Return the abandonment, recording a binding deadline that has passed."""
+        if self._abandonment is not None or self._finished:
+            return self._abandonment
+        if now is None:
+            now = self.deadline.clock.monotonic()
+        # The parent first: a shared deadline belongs to the run that set it.
+        if self.parent is not None:
+            self.parent.poll(now)
+        if self.binding and now >= self.deadline.at:
+            self._record(Abandonment(Cause.DEADLINE, "", self.deadline.at, now))
+        return self._abandonment
+
+    def cancel(
+        self,
+        cause: Cause,
+        detail: str = "",
+        *,
+        at: float | None = None,
+        now: float | None = None,
+    ) -> bool:
+        """Abandon this node and everything below it; the first cause wins.
+
+        Args:
+            cause: Why.
+            detail: Free text.
+            at: T0, when the cause took effect; now if None, never later than now.
+            now: The present instant, where the caller has just read the clock.
+
+        Returns:
+            Whether this call abandoned the node with ``cause``. Past a binding
+            deadline it did not: the record says ``deadline``.
+        """
+        if now is None:
+            now = self.deadline.clock.monotonic()
+        if self.poll(now) is not None:
+            return False
+        effect = now if at is None else min(at, now)
+        return self._record(Abandonment(cause, detail, effect, now))
+
+    def finish(self, now: float | None = None) -> bool:
+        """Close the node as done; later cancels do nothing.
+
+        Returns:
+            False when it was abandoned (also by a binding deadline passed by now) or
+            finished before.
+        """
+        if self.poll(now) is not None:
+            return False
+        with self._lock:
+            if self._finished or self._abandonment is not None:
+                return False
+            self._finished = True
+            self._callbacks.clear()
+        return True
+
+    def on_cancel(self, callback: Callable[[Abandonment], None]) -> Callable[[], None]:
+        """Call ``callback`` once when the node is abandoned; at once if it has been.
+
+        Returns:
+            A function that forgets the callback. Idempotent.
+        """
+        with self._lock:
+            abandonment = self._abandonment
+            if abandonment is None and not self._finished:
+                self._callbacks.append(callback)
+        if abandonment is not None:
+            guarded(callback, abandonment)
+
+        def forget() -> None:
+            with self._lock:
+                if callback in self._callbacks:
+                    self._callbacks.remove(callback)
+
+        return forget
+
+    def _adopt(self, child: CancelToken) -> None:
+        with self._lock:
+            abandonment = self._abandonment
+            if abandonment is None:
+                if self._children is None:
+                    self._children = weakref.WeakSet()
+                self._children.add(child)
+        if abandonment is not None:
+            child._inherit(abandonment)
+
+    def _inherit(self, above: Abandonment) -> None:
+        # A tighter deadline of this node's own that passed before the cause above took
+        # effect is the earlier truth.
+        if self.binding and self.deadline.at < above.at:
+            own = Abandonment(Cause.DEADLINE, "", self.deadline.at, above.noticed_at)
+            self._record(own)
+        else:
+            self._record(
+                Abandonment(
+                    above.cause,
+                    above.detail,
+                    above.at,
+                    above.noticed_at,
+                    inherited=True,
+                )
+            )
+
+    def _record(self, abandonment: Abandonment) -> bool:
+        with self._lock:
+            if self._finished or self._abandonment is not None:
+                return False
+            self._abandonment = abandonment
+            callbacks, self._callbacks = self._callbacks, []
+            children = list(self._children or ())
+            self._children = None
+        # Children first: when a callback of this node runs, the whole tree agrees.
+        for child in children:
+            child._inherit(abandonment)  # noqa: SLF001  a node of the same tree
+        for callback in callbacks:
+            guarded(callback, abandonment)
+        return True

@@ -1,0 +1,82 @@
+"""Signal inside, error at the boundary: what comes out of an abandoned run's scope.
+
+Pure: an exception in, an exception out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from hangup.errors import RunAbandoned, Stop
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LONGEST_CHAIN = 64
+# Starlette's BaseHTTPMiddleware, when the application below it was stopped before it
+# answered: residue of the stop, not a fault of anybody.
+_RESIDUE = ("No response returned.",)
+
+
+def is_signal(error: BaseException) -> bool:
+    """Whether ``error`` is a stop on its way to the boundary."""
+    return isinstance(error, (Stop, RunAbandoned, asyncio.CancelledError))
+
+
+def stems_from_stop(error: BaseException) -> bool:
+    """Whether an abandoned run's exception is the stop, or was made of it.
+
+    True for the signals themselves, for a group that holds nothing but them and
+    framework residue, and for an exception whose cause, context or last retry attempt
+    ends in one. False for a group that also holds somebody's real error.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return _group_stems_from_stop(error)
+    return any(is_signal(link) for link in _chain(error))
+
+
+def _group_stems_from_stop(group: BaseExceptionGroup[BaseException]) -> bool:
+    found = False
+    for leaf in _leaves(group):
+        if stems_from_stop(leaf):
+            found = True
+        elif not (isinstance(leaf, RuntimeError) and str(leaf) in _RESIDUE):
+            return False
+    return found or any(is_signal(link) for link in _chain(group))
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for part in error.exceptions:
+            yield from _leaves(part)
+    else:
+        yield error
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield ``error`` and what it came from, nearest first."""
+    pending: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while pending and len(seen) < _LONGEST_CHAIN:
+        link = pending.pop(0)
+        if link is None or id(link) in seen:
+            continue
+        seen.add(id(link))
+        yield link
+        pending += [link.__cause__, link.__context__, _last_attempt(link)]
+        if isinstance(link, BaseExceptionGroup) and link is not error:
+            pending += link.exceptions
+
+
+def _last_attempt(error: BaseException) -> BaseException | None:
+    """Return what tenacity's ``RetryError`` gave up on (its ``last_attempt``)."""
+    attempt = getattr(error, "last_attempt", None)
+    read = getattr(attempt, "exception", None)
+    if not callable(read):
+        return None
+    try:
+        found = read()
+    except BaseException:  # noqa: BLE001  a cancelled attempt raises its CancelledError
+        return asyncio.CancelledError()
+    return found if isinstance(found, BaseException) else None

@@ -1,0 +1,162 @@
+"""Keeps the books of every run: its ledger, its fate, and the metrics of both."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING
+
+from hangup import config
+from hangup.core import registry
+from hangup.otel import names, runspan
+from hangup.otel.labels import FewValues
+from hangup.spend.ledger import Ledger
+
+if TYPE_CHECKING:
+    from hangup.core.cause import Cause
+    from hangup.core.run import Run
+    from hangup.otel.instruments import Instruments
+    from hangup.otel.notices import Outcome
+    from hangup.otel.recorder import Recorder
+    from hangup.otel.settlement import Settlement
+
+_MOST_TENANTS = 200
+
+
+class Accounts(registry.RunObserver):
+    """The observer that turns what happens to runs into numbers. Thread-safe.
+
+    Args:
+        instruments: Where to record.
+        recorder: The open calls, for marking their spans.
+        settlement: Who knows the fate of runs that another process opened.
+    """
+
+    def __init__(
+        self, instruments: Instruments, recorder: Recorder, settlement: Settlement
+    ) -> None:
+        self._instruments = instruments
+        self._recorder = recorder
+        self._settlement = settlement
+        self._tenants = FewValues(_MOST_TENANTS)
+        # Ledgers of runs that were garbage collected open. Their finaliser may run in
+        # the middle of anything, with any lock held, so it only leaves them here.
+        self._orphans: deque[Ledger] = deque(maxlen=10_000)
+
+    def started(self, run: Run) -> None:
+        """Open the ledger."""
+        name = self._instruments.seed_run(run.name, run.mode)
+        settings = config.current()
+        tenant = run.tenant if run.tenant in settings.tenants else names.OTHER
+        ledger = Ledger(
+            partial(self._instruments.post, name=name, mode=run.mode, tenant=tenant)
+        )
+        run.ledger = ledger
+        if run.parent is None:
+            runspan.adopt_current(run)
+        weakref.finalize(run, self._orphans.append, ledger).atexit = False
+
+    def abandoned(self, run: Run) -> None:
+        """Post what was sunk; count the run, unless it came from another process."""
+        abandonment = run.token.abandonment
+        if abandonment is None or abandonment.inherited:
+            return
+        runspan.note_abandoned(run)
+        self._recorder.mark_abandoned(run, abandonment.cause.value)
+        run.ledger.abandon(abandonment.at, abandonment.cause.value)
+        if run.parent is None and not run.joined:
+            self._count(run, "abandoned", abandonment.cause.value, abandonment.at)
+
+    def delivered(self, run: Run) -> None:
+        """Post what was delivered, or wait to hear whether it reached anybody."""
+        if run.parent is not None or run.delivered_at is None:
+            return
+        if run.joined:
+            self._settlement.hold(run, partial(self._settle_held, run.ledger))
+            return
+        run.ledger.deliver(run.delivered_at)
+        late = run.delivered_at > run.deadline.at
+        outcome = "late" if late else "delivered"
+        self._count(run, outcome, names.NONE, run.delivered_at)
+        if run.deadline.is_set:
+            over = run.delivered_at - run.deadline.at
+            histogram = self._instruments.overrun if late else self._instruments.slack
+            histogram.record(abs(over), {names.RUN_NAME: self._name(run)})
+
+    def closed(self, run: Run) -> None:
+        """Hand a child's books to its parent, whose fate they share."""
+        parent, abandonment = run.parent, run.token.abandonment
+        if parent is not None and (abandonment is None or abandonment.inherited):
+            parent.ledger.absorb(run.ledger)
+
+    def settled(self, run: Run, unsettled: int) -> None:
+        """Record how long the stop took, and what did not stop."""
+        abandonment = run.token.abandonment
+        if abandonment is None:
+            return
+        labels = {names.CAUSE: abandonment.cause.value, names.MODE: run.mode.value}
+        took = run.clock.monotonic() - abandonment.at
+        self._instruments.stop_duration.record(took, labels)
+        if unsettled:
+            self._instruments.unsettled.add(
+                unsettled, {names.RUN_NAME: self._name(run)}
+            )
+
+    def swallowed(self, run: Run) -> None:
+        """Count a run whose task swallowed the stop."""
+        self._instruments.swallowed.add(1, {names.RUN_NAME: self._name(run)})
+
+    def refused(self, run: Run, kind: str, cause: Cause, decision: str) -> None:
+        """Count a refused call, or one that would have been."""
+        self._instruments.refusals.add(
+            1,
+            {
+                names.CALL_KIND: kind,
+                names.CAUSE: cause.value,
+                names.DECISION: decision,
+                names.RUN_NAME: self._name(run),
+            },
+        )
+
+    def drain(self) -> None:
+        """Post the books of runs that were garbage collected open."""
+        while self._orphans:
+            self._orphans.popleft().close()
+
+    def flush(self) -> None:
+        """Post what every run has so far: the process is going down."""
+        self._settlement.release()
+        for run in registry.live_runs():
+            if run.ledger is not None:
+                run.ledger.close(run.clock.monotonic())
+        self.drain()
+
+    @staticmethod
+    def _settle_held(
+        ledger: Ledger, outcome: Outcome, cause: Cause | None, at: float
+    ) -> None:
+        if cause is None or outcome == "delivered":
+            ledger.deliver(at)
+        else:
+            ledger.abandon(at, cause.value)
+
+    def _count(self, run: Run, outcome: str, cause: str, at: float) -> None:
+        name = self._name(run)
+        self._instruments.runs.add(
+            1,
+            {
+                names.OUTCOME: outcome,
+                names.CAUSE: cause,
+                names.CALLER: run.caller,
+                names.MODE: run.mode.value,
+                names.RUN_NAME: name,
+            },
+        )
+        self._instruments.run_duration.record(
+            max(0.0, at - run.started_at),
+            {names.OUTCOME: outcome, names.RUN_NAME: name},
+        )
+
+    def _name(self, run: Run) -> str:
+        return self._instruments.names(run.root.name)

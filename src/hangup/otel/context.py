@@ -1,0 +1,72 @@
+"""The run in the OpenTelemetry context: one key, holding the live position.
+
+The deadline and the token are *not* kept as baggage entries in the context: entries
+there would go stale, and every baggage propagator would send them to whoever is called.
+They are made from the live run when a request leaves (see ``propagator``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from opentelemetry import context as context_api
+
+from hangup.core.current import POSITION, Position
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from opentelemetry.context import Context
+
+    from hangup.core.run import Run
+
+POSITION_KEY = context_api.create_key("hangup-position")
+INBOUND_KEY = context_api.create_key("hangup-inbound")
+
+
+def position_in(context: Context | None) -> Position | None:
+    """Return the position in ``context``; of the present code where it says nothing."""
+    where = context_api.get_current() if context is None else context
+    found = where.get(POSITION_KEY)
+    return found if isinstance(found, Position) else POSITION.get()
+
+
+def run_in(context: Context | None) -> Run | None:
+    """Return the live run in ``context`` (of the present code if None), or None."""
+    found = position_in(context)
+    if found is None or found.run is None or found.run.inert:
+        return None
+    return found.run
+
+
+class OtelBridge:
+    """Keeps the position in the OpenTelemetry context, see ``core.current``."""
+
+    def read(self) -> Position | None:
+        """Return the position in the current context."""
+        found = context_api.get_current().get(POSITION_KEY)
+        return found if isinstance(found, Position) else None
+
+    def attach(self, position: Position) -> Callable[[], None]:
+        """Make ``position`` current.
+
+        The returned function never detaches by token: in another task that fails with a
+        logged error, and a context attached meanwhile and not taken off would keep a
+        finished run alive for whatever comes next.
+        """
+        before = context_api.get_current()
+        if position.run is not None and position.run.origin is None:
+            position.run.origin = before
+        ours = context_api.set_value(POSITION_KEY, position, before)
+        context_api.attach(ours)
+
+        def leave() -> None:
+            now = context_api.get_current()
+            if now is ours:
+                context_api.attach(before)
+            elif now.get(POSITION_KEY) is position:
+                context_api.attach(
+                    context_api.set_value(POSITION_KEY, before.get(POSITION_KEY), now)
+                )
+
+        return leave

@@ -1,0 +1,263 @@
+"""The guard around the SDK tracer's ``start_span``: where a spending call is decided.
+
+It stands outside the span processors on purpose. What raises in ``on_start`` makes
+later processors miss the span, is swallowed by an SDK that guards its processors (a
+pending upstream change), and sees no run where a concurrent multi-processor calls it
+from a pool thread. Here the span is created first, so that every processor gets
+``on_start`` and ``on_end``, and a refused one is ended before the signal is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import trace
+from opentelemetry.sdk.trace import Span as SdkSpan
+from opentelemetry.sdk.trace import Tracer
+from opentelemetry.trace import SpanKind, StatusCode
+
+from hangup import config
+from hangup.core.admission import admit, stop_here
+from hangup.core.cause import Cause
+from hangup.core.current import current_run
+from hangup.core.guard import report
+from hangup.errors import RunAbandoned, Stop
+from hangup.otel import calls, names, runspan
+from hangup.otel.context import position_in
+from hangup.otel.recorder import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span
+    from opentelemetry.util.types import Attributes
+
+    from hangup.core.run import Run
+    from hangup.otel.recorder import Recorder
+
+_SIGNALS = (Stop, RunAbandoned, asyncio.CancelledError)
+
+
+class Guard:
+    """Decides and opens spending calls at ``start_span``. Thread-safe.
+
+    Outside a deliberate refusal, no exception of ours reaches the caller.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        # The multi-processors of the providers that are watched, by identity.
+        self._watched: list[object] = []
+        self._start_span: Any = None
+        self._set_status: Any = None
+
+    def install(self, multi_processor: object) -> None:
+        """Guard the tracers that report to this multi-processor. Idempotent."""
+        if not any(one is multi_processor for one in self._watched):
+            self._watched.append(multi_processor)
+        if self._start_span is None:
+            self._start_span = Tracer.start_span
+            self._set_status = SdkSpan.set_status
+            tracer, span = _patchable()
+            tracer.start_span = self._wrap_start(Tracer.start_span)
+            span.set_status = self._wrap_status(SdkSpan.set_status)
+
+    def uninstall(self) -> None:
+        """Restore what was wrapped, unless somebody wrapped it since. Idempotent."""
+        self._watched.clear()
+        if self._start_span is None:
+            return
+        tracer, span = _patchable()
+        if getattr(tracer.start_span, "hangup_guard", None) is self:
+            tracer.start_span = self._start_span
+            self._start_span = None
+        if getattr(span.set_status, "hangup_guard", None) is self:
+            span.set_status = self._set_status
+
+    def _wrap_start(self, start_span: Callable[..., Span]) -> Any:
+        watched = self._watched
+        recorder = self._recorder
+        inside = recorder.inside
+        kind_of = calls.kind_of
+
+        @functools.wraps(start_span)
+        def guarded_start_span(
+            tracer: Tracer,
+            name: str,
+            context: Context | None = None,
+            kind: SpanKind = SpanKind.INTERNAL,
+            attributes: Attributes = None,
+            *args: Any,
+            **kwargs: Any,
+        ) -> Span:
+            if tracer.span_processor not in watched:
+                return start_span(
+                    tracer, name, context, kind, attributes, *args, **kwargs
+                )
+            call_kind = kind_of(attributes) if attributes else None
+            if call_kind is None:
+                span = start_span(
+                    tracer, name, context, kind, attributes, *args, **kwargs
+                )
+                parent = getattr(span, "parent", None)
+                if parent is None:
+                    self._guarded(self._root_span, span, context)
+                elif inside:
+                    recorder.nest(span.get_span_context().span_id, parent.span_id)
+                return span
+            place = _Place(call_kind, context, kind, attributes)
+            refusal = self._guarded(self._decide, place)
+            span = start_span(tracer, name, context, kind, attributes, *args, **kwargs)
+            if refusal is not None:
+                self._guarded(_refuse, span, place.run)
+                raise refusal
+            self._guarded(self._open, place, span)
+            return span
+
+        guarded_start_span.hangup_guard = self  # type: ignore[attr-defined]
+        return guarded_start_span
+
+    def _guarded(self, step: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return step(*args)
+        except Exception as error:  # noqa: BLE001  the boundary to user code
+            report(getattr(step, "__qualname__", repr(step)), error)
+            return None
+
+    def _root_span(self, span: Span, context: Context | None) -> None:
+        """See to a span without a parent: it may be the one its run is seen by."""
+        if not self._recorder.inside:
+            here = position_in(context)
+            run = None if here is None else here.run
+            if run is not None and run.root.span is None and not run.inert:
+                runspan.adopt(run.root, span)
+            return
+        parent_id = trace.get_current_span(context).get_span_context().span_id
+        self._recorder.nest(span.get_span_context().span_id, parent_id)
+
+    def _decide(self, place: _Place) -> BaseException | None:
+        """Return what to raise instead of letting the call start."""
+        here = position_in(place.context)
+        run = None if here is None else here.run
+        if run is None or run.inert:
+            return None
+        place.run = run
+        parent = trace.get_current_span(place.context).get_span_context()
+        place.around = around = self._recorder.around(parent.span_id)
+        settings = config.current()
+        place.protected = (around is not None and around.protected) or (
+            bool(settings.irreversible)
+            and calls.tool_of(place.attributes) in settings.irreversible
+        )
+        if place.protected:
+            run.begin_spending()
+            return None
+        if around is not None and around.kind == place.kind == calls.INFERENCE:
+            return stop_here(run)  # the same call again: decided and counted already
+        refusal = admit(run, place.kind, _needs(settings.needs, place))
+        # Raising here kills a stdio MCP server; its adapter answers with an error.
+        return None if place.span_kind is SpanKind.SERVER else refusal
+
+    def _open(self, place: _Place, span: Span) -> None:
+        if not span.is_recording():
+            return  # a disabled tracer or a foreign sampler: nobody will tell its end
+        run = place.run
+        context = span.get_span_context()
+        if run is None and place.around is None:
+            parent = getattr(span, "parent", None)
+            place.around = (
+                None if parent is None else self._recorder.around(parent.span_id)
+            )
+        if run is not None and run.root.span is None:
+            runspan.adopt(run.root, span)
+        call = Call(span, context.span_id, place.kind, place.model, run)
+        call.protected = place.protected
+        self._recorder.start(call, place.around)
+
+    def _wrap_status(self, set_status: Callable[..., None]) -> Any:
+        @functools.wraps(set_status)
+        def quiet_set_status(span: SdkSpan, status: Any, *args: Any) -> None:
+            code = getattr(status, "status_code", status)
+            if code is StatusCode.ERROR and self._is_our_stop(span):
+                return
+            set_status(span, status, *args)
+
+        quiet_set_status.hangup_guard = self  # type: ignore[attr-defined]
+        return quiet_set_status
+
+    def _is_our_stop(self, span: SdkSpan) -> bool:
+        """Whether an error status is about to be set because a run was stopped.
+
+        A deliberate cancellation is not an error; a missed deadline is one.
+        """
+        if not isinstance(sys.exception(), _SIGNALS):
+            return False
+        run = current_run()
+        abandonment = None if run is None else run.token.abandonment
+        if abandonment is None:
+            return False
+        span.set_attribute(names.CAUSE, abandonment.cause.value)
+        return abandonment.cause is not Cause.DEADLINE
+
+
+def _patchable() -> tuple[Any, Any]:
+    """Return the SDK classes the guard wraps, open to assignment."""
+    return Tracer, SdkSpan
+
+
+class _Place:
+    """Where a spending call wants to start."""
+
+    __slots__ = (
+        "around",
+        "attributes",
+        "context",
+        "kind",
+        "protected",
+        "run",
+        "span_kind",
+    )
+
+    def __init__(
+        self,
+        kind: str,
+        context: Context | None,
+        span_kind: SpanKind,
+        attributes: Mapping[str, Any] | None,
+    ) -> None:
+        self.kind = kind
+        self.context = context
+        self.span_kind = span_kind
+        self.attributes = attributes
+        self.run: Run | None = None
+        self.around: Call | None = None
+        self.protected = False
+
+    @property
+    def model(self) -> str | None:
+        return calls.model_of(self.attributes)
+
+
+def _needs(needs: Mapping[str, float], place: _Place) -> float:
+    if not needs:
+        return 0.0
+    model = place.model
+    if model is not None and model in needs:
+        return needs[model]
+    return needs.get(place.kind, 0.0)
+
+
+def _refuse(span: Span, run: Run | None) -> None:
+    """Mark and end a refused span: it is exported, and no live span leaks."""
+    abandonment = None if run is None else run.token.abandonment
+    if run is not None and abandonment is not None:
+        span.set_attribute(names.RUN_ID, run.id)
+        span.set_attribute(names.CAUSE, abandonment.cause.value)
+        span.set_attribute(names.DECISION, "refuse")
+        if abandonment.cause is Cause.DEADLINE:
+            span.set_status(StatusCode.ERROR, "refused: the run's deadline has passed")
+    span.end()

@@ -1,0 +1,170 @@
+"""Installs hangup on OpenTelemetry: as an instrumentation, or from code."""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import logging
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import metrics, trace
+from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-defined]
+    BaseInstrumentor,
+)
+
+from hangup import config
+from hangup.config import Mode
+from hangup.core import registry
+from hangup.core.current import set_bridge
+from hangup.core.guard import guarded
+from hangup.otel import names, propagator, settlement
+from hangup.otel.accounts import Accounts
+from hangup.otel.context import OtelBridge
+from hangup.otel.guard import Guard
+from hangup.otel.instruments import Instruments
+from hangup.otel.prices import load_genai_prices
+from hangup.otel.processor import HangupSpanProcessor
+from hangup.otel.recorder import Recorder
+from hangup.otel.sampler import HangupSampler
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_logger = logging.getLogger("hangup")
+
+# Adapters are plug-ins: they sit above this layer, so they are loaded by name.
+_ADAPTERS = ("hangup.clients",)
+
+
+def installed_version() -> str:
+    """Return the version of the installed distribution."""
+    try:
+        return version("hangup")
+    except PackageNotFoundError:  # pragma: no cover  run from a source tree
+        return "0"
+
+
+class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is untyped
+    """The OpenTelemetry instrumentation. A singleton, as every instrumentor.
+
+    ``instrument()`` takes ``tracer_provider``, ``meter_provider`` and every setting of
+    :mod:`hangup.config`; a second call does nothing. ``uninstrument()`` restores what
+    was wrapped. Existing tracers of the provider are covered.
+    """
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        """Return no dependency: hangup watches OpenTelemetry itself."""
+        return ()
+
+    def _instrument(self, **kwargs: Any) -> None:
+        tracer_provider = kwargs.pop("tracer_provider", None)
+        meter_provider = kwargs.pop("meter_provider", None)
+        for unused in ("skip_dep_check", "raise_exception_on_conflict"):
+            kwargs.pop(unused, None)
+        environment = config.from_environment()
+        settings = config.with_keywords(environment, **kwargs)
+        if settings.mode is not None:
+            settings = config.with_keywords(
+                settings, mode=settings.mode.least(environment.mode)
+            )
+        config.use(settings)
+        self._mode = settings.mode
+        if settings.mode is Mode.OFF:
+            return
+        self._install(
+            tracer_provider or trace.get_tracer_provider(),
+            meter_provider or metrics.get_meter_provider(),
+        )
+
+    def _install(
+        self, tracers: trace.TracerProvider, meters: metrics.MeterProvider
+    ) -> None:
+        number = installed_version()
+        instruments = Instruments(
+            meters.get_meter(names.SCOPE, number),
+            number,
+            "unset" if self._mode is None else self._mode.value,
+            self._before_collect,
+        )
+        prices = load_genai_prices()
+        self._recorder = Recorder(instruments, None if prices is None else prices.cost)
+        self._accounts = Accounts(instruments, self._recorder, settlement.observer())
+        self._guard = Guard(self._recorder)
+        self._watch(tracers)
+        self._bridge = OtelBridge()
+        set_bridge(self._bridge)
+        # Accounts first: books are open before anybody asks about them.
+        registry.add_observer(self._accounts)
+        registry.add_observer(settlement.observer())
+        propagator.install(on_lost=instruments.baggage_lost.add)
+        for adapter in _ADAPTERS:
+            guarded(importlib.import_module(adapter).install)
+        atexit.register(self._flush)
+
+    def _watch(self, tracers: Any) -> None:
+        """Hook a provider of the SDK: guard, processor, sampler."""
+        multi_processor = getattr(tracers, "_active_span_processor", None)
+        if multi_processor is None or not hasattr(tracers, "add_span_processor"):
+            _logger.warning(
+                "hangup found no OpenTelemetry SDK tracer provider (%s): runs are "
+                "still stopped, but no call is refused or measured. Set the provider "
+                "up before hangup.instrument()",
+                type(tracers).__name__,
+            )
+            return
+        self._provider = tracers
+        self._processor = HangupSpanProcessor(self._recorder)
+        tracers.add_span_processor(self._processor)
+        self._guard.install(multi_processor)
+        self._set_sampler(HangupSampler(tracers.sampler))
+
+    def _set_sampler(self, sampler: Any) -> None:
+        """Give the provider, and the tracers it has made, this sampler."""
+        self._provider.sampler = sampler
+        for tracer in tuple(getattr(self._provider, "_tracers", {}).values()):
+            tracer.sampler = sampler
+
+    def _uninstrument(self, **_kwargs: Any) -> None:
+        accounts = getattr(self, "_accounts", None)
+        if accounts is None:
+            return
+        for adapter in _ADAPTERS:
+            guarded(importlib.import_module(adapter).uninstall)
+        propagator.uninstall()
+        self._flush()
+        atexit.unregister(self._flush)
+        registry.remove_observer(settlement.observer())
+        registry.remove_observer(accounts)
+        set_bridge(None)
+        self._guard.uninstall()
+        provider = getattr(self, "_provider", None)
+        if provider is not None:
+            self._processor.active = False
+            _remove_processor(provider, self._processor)
+            if isinstance(provider.sampler, HangupSampler):
+                self._set_sampler(provider.sampler.wrapped)
+            del self._provider
+        del self._accounts
+        config.use(None)
+
+    def _before_collect(self) -> None:
+        accounts = getattr(self, "_accounts", None)
+        if accounts is not None:
+            guarded(accounts.drain)
+
+    def _flush(self) -> None:
+        accounts = getattr(self, "_accounts", None)
+        if accounts is not None:
+            guarded(accounts.flush)
+
+
+def _remove_processor(provider: Any, processor: HangupSpanProcessor) -> None:
+    """Take our processor out again; the SDK has no call for it."""
+    multi: Any = getattr(provider, "_active_span_processor", None)
+    lock, present = getattr(multi, "_lock", None), "_span_processors"
+    if lock is None or not hasattr(multi, present):
+        return  # another SDK: the processor stays, and does nothing
+    with lock:
+        rest = tuple(one for one in getattr(multi, present) if one is not processor)
+        setattr(multi, present, rest)

@@ -1,0 +1,127 @@
+"""Every metric, label, attribute and bucket that hangup emits. Dashboards import these.
+
+Prometheus turns dots to underscores, adds ``_total`` to counters, drops units in braces
+and spells ``s`` as ``_seconds``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SCOPE: Final = "hangup"
+"""Instrumentation scope of everything hangup records."""
+
+# Counters
+
+TOKENS: Final = "hangup.tokens"
+"""``{token}``: tokens of calls inside runs, by fate."""
+COST: Final = "hangup.cost.usd"
+"""``{USD}``: what those tokens cost, by fate."""
+ESTIMATED_TOKENS: Final = "hangup.estimated.tokens"
+"""``{token}``: how much of ``hangup.tokens`` was prorated or estimated."""
+METERED_TOKENS: Final = "hangup.metered.tokens"
+"""``{token}``: every token any call reported, in a run or not, whatever its fate."""
+METERED_COST: Final = "hangup.metered.cost.usd"
+"""``{USD}``: what those tokens cost."""
+CALLS: Final = "hangup.calls"
+"""``{call}``: spending calls inside runs, by fate."""
+CALL_TIME: Final = "hangup.call.time"
+"""``s``: their time, by fate."""
+UNKNOWN_CALLS: Final = "hangup.unknown.calls"
+"""``{call}``: model calls that ended without any usage; they are in no token count."""
+UNKNOWN_BOUND: Final = "hangup.unknown.tokens.bound"
+"""``{token}``: an upper bound on the tokens of those calls, where one is known."""
+UNPRICED: Final = "hangup.token.unpriced"
+"""``{token}``: tokens of models without a price; they are in no dollar count."""
+TENANT_COST: Final = "hangup.tenant.cost.usd"
+"""``{USD}``: cost by tenant (those in ``HANGUP_TENANTS``, else ``other``) and fate."""
+RUNS: Final = "hangup.runs"
+"""``{run}``: runs that are over, by outcome; in the process that opened them."""
+REFUSALS: Final = "hangup.refusals"
+"""``{call}``: spending calls that were, or in observe mode would be, refused."""
+UNSETTLED: Final = "hangup.task.unsettled"
+"""``{task}``: pieces of work that did not stop in ``HANGUP_SETTLE`` seconds."""
+SWALLOWED: Final = "hangup.cancel.swallowed"
+"""``{run}``: runs in which a task swallowed the stop and wanted to spend again."""
+BAGGAGE_LOST: Final = "hangup.baggage.lost"
+"""``{request}``: requests whose baggage was too large for all of its entries."""
+
+# Gauges and up-down counters
+
+ACTIVE: Final = "hangup.run.active"
+"""``{run}``: runs now, by state."""
+OLDEST: Final = "hangup.run.stopping.oldest"
+"""``s``: for how long the oldest abandoned run has been stopping; 0 without one."""
+INFO: Final = "hangup.info"
+"""Always 1; its labels say which version runs in which mode."""
+
+# Histograms
+
+STOP_DURATION: Final = "hangup.stop.duration"
+"""``s``: from T0 until nothing of the run was running any more."""
+RUN_DURATION: Final = "hangup.run.duration"
+"""``s``: from the start to the delivery or T0."""
+SLACK: Final = "hangup.run.slack"
+"""``s``: time left at delivery."""
+OVERRUN: Final = "hangup.run.overrun"
+"""``s``: time past the deadline at delivery, observe mode."""
+
+STOP_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5)
+STOP_BOUNDS_LONG: Final = (*STOP_BOUNDS, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Buckets of the time to stop: 1 ms to 60 s."""
+RUN_BOUNDS: Final = (
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0),
+    *(60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0),
+)
+"""Buckets of run durations, slack and overrun: 100 ms to an hour."""
+
+# Labels of metrics, and attributes of spans under the same names
+
+FATE: Final = "hangup.fate"
+"""delivered, sunk (before T0), wasted (after T0), after (after delivery)."""
+CAUSE: Final = "hangup.cause"
+"""Why the run was abandoned; ``none`` when it was not."""
+MODEL: Final = "gen_ai.request.model"
+"""The requested model; at most 30 values, then ``other``."""
+TOKEN_TYPE: Final = "gen_ai.token.type"  # noqa: S105  tokens of text
+"""input or output."""
+RUN_NAME: Final = "hangup.run.name"
+"""Route template or declared name; at most 50 values, then ``other``."""
+MODE: Final = "hangup.mode"
+"""off, observe, refuse or enforce."""
+BASIS: Final = "hangup.basis"
+"""reported, prorated or estimated."""
+IN_RUN: Final = "hangup.in_run"
+"""Whether the call belonged to a run."""
+CALL_KIND: Final = "hangup.call.kind"
+"""inference, embeddings, retrieval, tool, agent or other."""
+DECISION: Final = "hangup.decision"
+"""refuse or would_refuse."""
+OUTCOME: Final = "hangup.outcome"
+"""delivered, late (observe: past its deadline) or abandoned."""
+CALLER: Final = "hangup.caller"
+"""connected, gone or unknown: was anybody still there when the run ended?"""
+STATE: Final = "hangup.state"
+"""running or stopping."""
+TENANT: Final = "hangup.tenant"
+"""A tenant of ``HANGUP_TENANTS``, else ``other``."""
+VERSION: Final = "hangup.version"
+"""The installed version."""
+
+# Attributes of spans only: ids are never labels
+
+RUN_ID: Final = "hangup.run.id"
+"""The cancel token of the run, on the run's span and on refused spans."""
+DETAIL: Final = "hangup.cause.detail"
+"""Free text given with the cause."""
+DEADLINE: Final = "hangup.deadline"
+"""The run's deadline, Unix milliseconds."""
+SPAN_OVERRUN: Final = "hangup.overrun"
+"""Seconds past its deadline at which the run's span ended."""
+EVENT_ABANDONED: Final = "hangup.run.abandoned"
+"""Event on the run's span at the moment the abandonment was noticed."""
+
+MOST_RUN_NAMES: Final = 50
+MOST_MODELS: Final = 30
+OTHER: Final = "other"
+NONE: Final = "none"

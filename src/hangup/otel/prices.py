@@ -1,0 +1,174 @@
+"""Rates from genai-prices, where the extra ``pricing`` is installed.
+
+One call of genai-prices costs 60 to 150 us, mostly for finding the model and checking
+its units. So each model is looked up once and its rates are kept: pricing a call is
+then a few decimal operations. Nothing is fetched; its network updater stays off.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from decimal import Context, Decimal, localcontext
+from typing import TYPE_CHECKING
+
+from hangup.spend.pricing import PriceBook, Rates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from genai_prices.types import ModelPrice, PriceCalculation, TieredPrices
+
+# Some prices change with the date or the hour of the day.
+_CONDITIONAL_SECONDS = 60.0
+# Names of models are text from outside.
+_MOST_MODELS = 1024
+
+
+def load_genai_prices() -> PriceBook | None:
+    """Return a price book of all models genai-prices knows.
+
+    Models are named as in requests ("gpt-4o") or with their provider in front
+    ("azure/gpt-4o"). Unknown models, and those priced by anything that is not a token
+    or a request, have no price. Takes about 0.7 s the first time in a process: call it
+    at start-up, never on the span path.
+
+    Returns:
+        None when genai-prices is not installed.
+    """
+    try:
+        import genai_prices  # noqa: F401, PLC0415  optional, and slow to import
+    except ImportError:
+        return None
+    book = PriceBook(_CachedRates(_derive))
+    book.rates("gpt-4o")  # loads the table now, not at the end of the first call
+    return book
+
+
+class _CachedRates:
+    """Remembers the rates of each model, known or not. Thread-safe.
+
+    Args:
+        derive: From a model's name and a Unix time to its rates, or None, and whether
+            they hold for good.
+        now: Seconds since the Unix epoch.
+    """
+
+    __slots__ = ("_derive", "_known", "_now", "_passing")
+
+    def __init__(
+        self,
+        derive: Callable[[str, float], tuple[Rates | None, bool]],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._derive = derive
+        self._now = now
+        self._known: dict[str, Rates | None] = {}
+        self._passing: dict[str, tuple[Rates | None, float]] = {}
+
+    def __call__(self, model: str) -> Rates | None:
+        known = self._known
+        if model in known:
+            return known[model]
+        now = self._now()
+        held = self._passing.get(model)
+        if held is not None and 0 <= now - held[1] < _CONDITIONAL_SECONDS:
+            return held[0]
+        rates, for_good = self._derive(model, now)
+        if len(known) + len(self._passing) >= _MOST_MODELS:
+            # Start afresh rather than grow; two threads may do so, to no harm.
+            self._known = known = {}
+            self._passing = {}
+        if for_good:
+            known[model] = rates
+        else:
+            self._passing[model] = (rates, now)
+        return rates
+
+
+def _derive(model: str, now: float) -> tuple[Rates | None, bool]:
+    """Look a model up in genai-prices; the second value: its rates never change."""
+    # In a decimal context of our own: the application's may round, or trap.
+    with localcontext(Context(prec=50, traps=[])):
+        found = _find(model, datetime.fromtimestamp(now, UTC))
+        if found is None:
+            return None, True
+        for_good = not isinstance(found.model.prices, list)
+        return _rates(found.model_price), for_good
+
+
+def _find(model: str, when: datetime) -> PriceCalculation | None:
+    import genai_prices  # noqa: PLC0415  optional
+
+    nothing = genai_prices.Usage(input_tokens=0, output_tokens=0)
+    try:
+        return genai_prices.calc_price(nothing, model, genai_request_timestamp=when)
+    except (LookupError, ValueError):  # unknown, or priced in a way it rejects
+        pass
+    provider, slash, name = model.partition("/")
+    if not slash:
+        return None
+    try:
+        return genai_prices.calc_price(
+            nothing, name, provider_id=provider, genai_request_timestamp=when
+        )
+    except (LookupError, ValueError):
+        return None
+
+
+def _rates(price: ModelPrice) -> Rates | None:
+    """Flatten prices per unit, each with tiers of its own, into bands of rates."""
+    thresholds = sorted(
+        {
+            tier.start
+            for value in vars(price).values()
+            for tier in getattr(value, "tiers", ())
+        }
+    )
+    base = _band(price, 0)
+    if base is None:
+        return None
+    above = tuple(
+        (start, band)
+        for start in thresholds
+        if (band := _band(price, start + 1)) is not None
+    )
+    return Rates(
+        base.input_per_mtok,
+        base.output_per_mtok,
+        base.cache_read_per_mtok,
+        base.cache_write_per_mtok,
+        base.reasoning_per_mtok,
+        base.per_call,
+        above,
+    )
+
+
+def _band(price: ModelPrice, tokens: int) -> Rates | None:
+    """Return the rates of a call with so many input tokens."""
+    per_input = _at(price.input_mtok, tokens)
+    if per_input is None:
+        return None
+    per_thousand_requests = _at(price.requests_kcount, tokens)
+    return Rates(
+        per_input,
+        _at(price.output_mtok, tokens),
+        _at(price.cache_read_mtok, tokens),
+        _at(price.cache_write_mtok, tokens),
+        _at(price.output_reasoning_mtok, tokens),
+        (per_thousand_requests or Decimal(0)) / 1000,
+    )
+
+
+def _at(price: Decimal | TieredPrices | None, tokens: int) -> Decimal | None:
+    """Return a price at so many input tokens; the tier applies to the whole call."""
+    if price is None:
+        return None
+    tiers = getattr(price, "tiers", None)
+    if tiers is None:
+        return price  # type: ignore[return-value]  # a plain amount
+    rate: Decimal = price.base  # type: ignore[union-attr]  # it has tiers
+    for tier in tiers:
+        if tokens > tier.start:
+            rate = tier.price
+    return rate
