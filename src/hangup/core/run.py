@@ -203,16 +203,18 @@ class Run:
         detail = "" if abandonment is None else abandonment.detail
         at = self.clock.monotonic() if abandonment is None else abandonment.at
         kind = DeadlineExceeded if cause is Cause.DEADLINE else RunCancelled
-        return kind(self.id, self.name, cause.value, detail, at - self.started_at)
+        elapsed = max(0.0, at - self.started_at)
+        return kind(self.id, self.name, cause.value, detail, elapsed)
 
     def owner_of_cause(self) -> Run:
         """Return the run up the tree that owns this run's abandonment."""
-        run = self
-        while run.parent is not None:
-            abandonment = run.token.abandonment
-            if abandonment is None or not abandonment.inherited:
-                break
+        run, abandonment = self, self.token.abandonment
+        if abandonment is None:
+            return run
+        # None on the way: a delivered run, which a cause from above passes by.
+        while run.parent is not None and (abandonment is None or abandonment.inherited):
             run = run.parent
+            abandonment = run.token.abandonment
         return run
 
     # Acting
