@@ -8,13 +8,17 @@ whose keys may differ in case, and lists of pairs, of texts or of bytes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_plus
 
 from hangup.otel.wire import BAGGAGE, HEADER, PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+# How multi-valued headers give every value: multidict, werkzeug, httpx, email.
+_ALL_VALUES: Final = ("getall", "getlist", "get_list", "get_all")
 
 
 def strip(carrier: object, overwrite: Callable[[str, str], None] | None = None) -> None:
@@ -48,9 +52,9 @@ def _is_ours(entry: str) -> bool:
 def _strip_mapping(carrier: Any, overwrite: Callable[[str, str], None] | None) -> None:
     for key in list(carrier.keys()):
         name = _text(key).lower()
-        if name not in (HEADER, BAGGAGE):
+        if name not in (HEADER, BAGGAGE) or key not in carrier:
             continue
-        value = carrier[key]
+        value = _value(carrier, key)
         kept = None if name == HEADER else _kept(value)
         if kept == value:
             continue
@@ -60,6 +64,15 @@ def _strip_mapping(carrier: Any, overwrite: Callable[[str, str], None] | None) -
             del carrier[key]
         elif overwrite is not None:
             overwrite(_text(key), "" if kept is None else _text(kept))
+
+
+def _value(carrier: Any, key: Any) -> Any:
+    """Return what stands under ``key``, all of it where a carrier keeps several."""
+    for name in _ALL_VALUES:
+        every = getattr(carrier, name, None)
+        if every is not None and len(values := every(key)) > 1:
+            return ", ".join(map(_text, values))
+    return carrier[key]
 
 
 def _strip_pairs(carrier: list[Any]) -> None:

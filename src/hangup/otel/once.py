@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import threading
 
 _logger = logging.getLogger("hangup")
-_lock = threading.Lock()
 _said: set[str] = set()
 
 
@@ -15,14 +13,14 @@ def warn_once(topic: str, message: str, *args: object) -> None:
 
     Thread-safe. ``topic`` must come from a closed list: it is remembered for ever.
     """
-    with _lock:
-        if topic in _said:
-            return
-        _said.add(topic)
+    # No lock: at worst two threads say it at the same moment, and no fork can find one
+    # taken.
+    if topic in _said:
+        return
+    _said.add(topic)
     _logger.warning(message, *args)
 
 
 def forget() -> None:
     """Say everything once more; for tests."""
-    with _lock:
-        _said.clear()
+    _said.clear()

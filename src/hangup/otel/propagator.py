@@ -25,8 +25,8 @@ from opentelemetry.propagators.textmap import (
 )
 
 from hangup import config
-from hangup.core.clock import SYSTEM_CLOCK, unix_offset
 from hangup.config import Mode
+from hangup.core.clock import SYSTEM_CLOCK, unix_offset
 from hangup.core.guard import guarded
 from hangup.otel import carriers, wire
 from hangup.otel.context import INBOUND_KEY, position_in
@@ -106,10 +106,11 @@ class HangupPropagator(TextMapPropagator):
 
         Safe to call again on a carrier that was written before.
         """
-        outbound = [get_current() if context is None else context]
+        here = get_current() if context is None else context
         if self.active:
-            guarded(self._prepare, carrier, setter, outbound)
-        self.wrapped.inject(carrier, outbound[0], setter=setter)
+            bare = guarded(without_entries, here)
+            here = _first(guarded(self._prepare, carrier, here, setter), bare, here)
+        self.wrapped.inject(carrier, here, setter=setter)
 
     def extract(
         self,
@@ -118,26 +119,27 @@ class HangupPropagator(TextMapPropagator):
         getter: Getter[CarrierT] = default_getter,
     ) -> Context:
         """Extract as the wrapped propagator does, and put the ``Inbound`` beside it."""
-        inbound = [self.wrapped.extract(carrier, context, getter=getter)]
-        if self.active:
-            guarded(self._receive, carrier, getter, inbound)
-        return inbound[0]
+        found = self.wrapped.extract(carrier, context, getter=getter)
+        if not self.active:
+            return found
+        # Without any propagator the composite one returns what it was given, None.
+        here = _first(found, get_current())
+        bare = guarded(without_entries, here)
+        return _first(guarded(self._receive, carrier, here, getter), bare, here)
 
-    def _prepare(
-        self, carrier: Any, setter: Setter[Any], outbound: list[Context]
-    ) -> None:
-        """Write the header and replace ``outbound[0]`` by the context to inject."""
-        context = outbound[0]
+    def _prepare(self, carrier: Any, context: Context, setter: Setter[Any]) -> Context:
+        """Write the header, and return the context to inject."""
+        bare = without_entries(context)
         # First, so that a fault further down leaves the carrier without our entries.
-        outbound[0] = without_entries(context)
         carriers.strip(carrier, lambda name, value: setter.set(carrier, name, value))
         run = run_in(context)
         if run is None or not carrier_allowed(trace.get_current_span(context)):
-            return
+            return bare
         here = outgoing(run)
         setter.set(carrier, wire.HEADER, wire.encode_header(here))
-        if self._carries_baggage:
-            outbound[0] = self._with_entries(outbound[0], wire.to_baggage(here))
+        if not self._carries_baggage:
+            return bare
+        return self._with_entries(bare, wire.to_baggage(here))
 
     def _with_entries(self, context: Context, ours: dict[str, str]) -> Context:
         """Put our entries first: on overflow the stock propagator drops the last."""
@@ -163,11 +165,8 @@ class HangupPropagator(TextMapPropagator):
         if self._on_lost is not None:
             self._on_lost(1)
 
-    def _receive(
-        self, carrier: Any, getter: Getter[Any], inbound: list[Context]
-    ) -> None:
-        """Replace ``inbound[0]`` by the context with the ``Inbound`` in place."""
-        context = inbound[0]
+    def _receive(self, carrier: Any, context: Context, getter: Getter[Any]) -> Context:
+        """Return the context with the ``Inbound`` in place of our raw entries."""
         found = None
         if lines := getter.get(carrier, wire.HEADER):
             found = wire.decode_header(_joined(lines))
@@ -183,7 +182,12 @@ class HangupPropagator(TextMapPropagator):
             found = replace(found, skew=wire.skew_of(found, self._clock))
             _report_skew(found.skew)
             context = set_value(INBOUND_KEY, found, context)
-        inbound[0] = context
+        return context
+
+
+def _first(*contexts: Context | None) -> Context:
+    """Return the first that is not None; an empty context is one, but false."""
+    return next(context for context in contexts if context is not None)
 
 
 def _fits(entries: Mapping[str, object]) -> bool:
@@ -312,8 +316,9 @@ def _report_skew(skew: float | None) -> None:
     if skew is not None and abs(skew) > wire.SKEW_WORTH_REPORTING:
         warn_once(
             "clock skew",
-            "the clock of a caller differs from ours by %.1f s; deadlines are measured "
-            "on the local clock and unaffected (said once per process)",
+            "the clock of a caller and ours are %.1f s apart, or its request was that "
+            "long on its way; the time left is measured on the local clock from its "
+            "arrival (said once per process)",
             skew,
         )
 

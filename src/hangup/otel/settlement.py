@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import os
 import threading
 import weakref
 from collections import OrderedDict
@@ -80,6 +81,10 @@ class Settlement(registry.RunObserver):
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.transport: Transport | None = None
         self._clock = clock
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything, as a forked child must: those runs are its parent's."""
         self._lock = threading.Lock()
         self._origins: weakref.WeakKeyDictionary[Run, dict[str, None]] = (
             weakref.WeakKeyDictionary()
@@ -312,6 +317,8 @@ def _hold_seconds(run: Run) -> float:
 
 
 _settlement = Settlement()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_settlement.reset)
 
 remember = _settlement.remember
 hold = _settlement.hold
