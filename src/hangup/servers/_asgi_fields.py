@@ -1,0 +1,74 @@
+"""What the headers of a connection say to hangup."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+from opentelemetry import baggage
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.context import Context, get_value
+
+from hangup.otel import wire
+from hangup.otel.context import INBOUND_KEY
+
+if TYPE_CHECKING:
+    from hangup.otel.wire import Inbound
+    from hangup.servers._asgi_receive import Scope
+
+
+class Fields:
+    """The request's headers that matter here, found in one pass."""
+
+    __slots__ = ("_baggage", "_header", "budget", "event_stream")
+
+    def __init__(self, scope: Scope, budget_header: bytes) -> None:
+        self.budget: bytes | None = None
+        self.event_stream = False
+        self._header: bytes | None = None
+        self._baggage: bytes | None = None
+        for name, value in scope["headers"]:
+            if name == budget_header:
+                self.budget = value
+            elif name == b"hangup":
+                self._header = value
+            elif name == b"baggage":
+                # Several fields are one list (RFC 9110, 5.3).
+                before: bytes | None = self._baggage
+                self._baggage = value if before is None else before + b"," + value
+            elif name == b"accept" and b"text/event-stream" in value:
+                self.event_stream = True
+
+    def inbound(self) -> Inbound | None:
+        """Return the run that came with the request, if any.
+
+        An instrumentation around us has extracted it already; without one, or with a
+        propagator that is not ours, it is read from the headers.
+        """
+        found = get_value(INBOUND_KEY)
+        if isinstance(found, wire.Inbound):
+            return found
+        if self._header is not None:
+            decoded = wire.decode_header(self._header.decode("latin-1"))
+            if decoded is not None:
+                return decoded
+        if self._baggage is not None and wire.PREFIX.encode() in self._baggage:
+            text = self._baggage.decode("latin-1")
+            context = W3CBaggagePropagator().extract({"baggage": text}, Context())
+            return wire.from_baggage(baggage.get_all(context))
+        return None
+
+
+_SECONDS = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")
+
+
+def read_budget(text: bytes) -> float | None:
+    """Return the seconds a budget header grants; None where it is malformed.
+
+    Zero counts as malformed: it is what "no limit" looks like in many clients, and a
+    header must never expire a run on the spot.
+    """
+    match = _SECONDS.fullmatch(text.strip())
+    seconds = float(match[0]) if match else math.nan
+    return seconds if seconds > 0 else None

@@ -1,0 +1,98 @@
+"""HTTP: a request and its response."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from hangup.config import Mode
+from hangup.core.cause import Cause
+from hangup.servers import _asgi_respond as respond
+from hangup.servers._asgi_exchange import SERVER_ERROR, Exchange, failure
+
+if TYPE_CHECKING:
+    from hangup.core.run import Run
+    from hangup.servers._asgi_receive import Message
+
+_UNFINISHED_SECONDS: Final = 1.0
+
+
+class HttpExchange(Exchange):
+    """A request and its response."""
+
+    _status = 0
+    _trailers = False
+
+    async def send(self, message: Message) -> None:
+        """See :meth:`Exchange.send`."""
+        run = self._run
+        if run is None or self.barred(run):
+            return
+        kind = message["type"]
+        if kind == "http.response.start":
+            if self._refused(run, message):
+                return
+            self._started = True
+            self._status = message["status"]
+            self._trailers = bool(message.get("trailers", False))
+            if run.joined:
+                headers = [*message.get("headers", ()), respond.SETTLE_HEADER]
+                message = {**message, "headers": headers}
+        if self._ends(kind, message):
+            await self.hand_over(message, failed=failure(self._status))
+        else:
+            await self.forward(message)
+
+    def returned(self) -> None:
+        """Fail the run of an application that did not complete its response."""
+        run = self._run
+        if run is None or self._last or run.latent or run.abandonment is not None:
+            return
+        run.cancel(Cause.FAILED, "returned without completing the response")
+
+    def left(self, run: Run) -> None:
+        """Abandon the run; a latent one remembers it, should it ever spend."""
+        run.cancel(Cause.DISCONNECT)
+
+    async def say(self, cause: Cause) -> None:
+        """Send the response for ``cause``, or leave one that has begun unfinished."""
+        if self._last:
+            return
+        if self._started:
+            # Bounded: the connection of a client that does not read is closed too.
+            async with asyncio.timeout(_UNFINISHED_SECONDS):
+                await self._send(dict(respond.UNFINISHED))
+            return
+        self._started = self._last = True
+        for message in respond.response(cause):
+            await self._send(message)
+
+    def _refused(self, run: Run, message: Message) -> bool:
+        """Whether this is the framework's 500 for a call that hangup refused.
+
+        In refuse mode nothing in flight is stopped, so the refusal may come through
+        the framework as an ordinary error: the caller is told the cause instead.
+        """
+        refused = (
+            message["status"] == SERVER_ERROR
+            and not run.latent
+            and run.mode is Mode.REFUSE
+            and run.cause not in (None, Cause.FAILED, Cause.DISCONNECT)
+        )
+        if refused:
+            self.begin_answer()
+        return refused
+
+    def _ends(self, kind: str, message: Message) -> bool:
+        """Whether the response is complete with this message.
+
+        Knows the extensions of the ASGI specification: trailers, path send, zero copy.
+        """
+        match kind:
+            case "http.response.body" | "http.response.zerocopysend":
+                return not (message.get("more_body", False) or self._trailers)
+            case "http.response.pathsend":
+                return not self._trailers
+            case "http.response.trailers":
+                return not message.get("more_trailers", False)
+        return False

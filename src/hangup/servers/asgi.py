@@ -1,0 +1,165 @@
+"""ASGI: a run for every request and every WebSocket, watched and answered.
+
+    from hangup.servers.asgi import HangupMiddleware
+    app = HangupMiddleware(app, budget=30)
+
+The run is latent until the application makes its first spending call: a request that
+makes none is passed through, never cut, never answered for and never counted, whatever
+its client does. From the first spending call on
+
+- the client's leaving abandons the run (cause ``disconnect``), whichever middleware
+  stands around this one or inside the application;
+- handing the last byte to the server delivers the run; work that goes on after it
+  (background tasks) is neither refused nor counted as waste;
+- a status of 500 or above, or an exception, abandons it with cause ``failed``;
+- in ``enforce``, a run that is abandoned is answered at once, before its work has
+  stopped: 504 for a deadline, 409 for a killed or superseded run, 503 for a shutdown,
+  each with a ``Hangup-Cause`` header (WebSocket: a close with code 4504, 4409, 1012).
+  Once the response has begun it is left unfinished, so that nobody takes a part for
+  the whole.
+
+What cannot be seen, and when (the blind spots), is told in
+:mod:`hangup.servers._asgi_receive`. Besides these:
+
+- a client that leaves while the server is taking the very last bytes counts as having
+  got them;
+- on a WebSocket, a close while the handler waits for a message and no spending call is
+  open counts as the end of the conversation (delivered), although another task of the
+  handler may be between two calls: open a ``hangup.run`` per message there;
+- between two reads of the same request by a latent run the client's leaving is not
+  looked for, and noticed with the first spending call.
+
+``X-Hangup-Budget: 12.5`` on a request tightens its budget, in seconds; it never extends
+it. A run of another process that arrives with the request (as OpenTelemetry baggage or
+in the ``Hangup`` header) is continued under its id, its deadline and the less intrusive
+of the two modes.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from hangup.core.unwind import stems_from_stop
+from hangup.errors import RunAbandoned, Stop
+from hangup.servers import _asgi_settle
+from hangup.servers._asgi_http import HttpExchange
+from hangup.servers._asgi_terms import RouteSettings, Terms
+from hangup.servers._asgi_websocket import SocketExchange
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from hangup.config import Mode
+    from hangup.servers._asgi_exchange import Exchange, Send
+    from hangup.servers._asgi_receive import Receive, Scope
+    from hangup.servers._asgi_terms import Opening
+
+    App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+__all__ = ["HangupMiddleware", "RouteSettings"]
+
+_logger = logging.getLogger("hangup.servers.asgi")
+
+_MARK = "hangup.middleware"
+
+
+class HangupMiddleware:
+    """Opens a run per connection of an ASGI application. Pure ASGI, asyncio only.
+
+    Put it outermost where you can. One that stands inside another passes everything
+    through. Lifespan and unknown scope types pass through too, and so does everything
+    in mode ``off``. Safe for concurrent use by one event loop or several.
+
+    Args:
+        app: The ASGI application.
+        budget: Seconds an HTTP request may take, from its arrival. None is
+            ``HANGUP_BUDGET``, which is not for a browser's ``EventSource``. A WebSocket
+            has none unless its route says so.
+        mode: off, observe, refuse or enforce (the default for a middleware added in
+            code). ``HANGUP_MODE`` is a ceiling.
+        name: What the runs are called in metrics. None is the route template that
+            Starlette or FastAPI found, else the matching pattern of ``routes``, else
+            ``http`` or ``websocket``; never the raw path.
+        tenant: Whom the work is for.
+        routes: Settings by path pattern, the first that matches: ``/chat``,
+            ``/threads/{id}/chat`` (one segment), ``/files/{rest:path}``, ``/agents/*``
+            (anything). Values are :class:`RouteSettings` or mappings with its fields.
+        budget_header: Request header that may tighten the budget; "" is none, None is
+            ``HANGUP_BUDGET_HEADER`` (``x-hangup-budget``).
+
+    Raises:
+        ConfigError: A budget that is negative or NaN, an unknown mode, a pattern that
+            does not start with ``/``.
+    """
+
+    def __init__(  # noqa: PLR0913  each is a keyword with a default
+        self,
+        app: App,
+        *,
+        budget: float | None = None,
+        mode: Mode | str | None = None,
+        name: str | None = None,
+        tenant: str | None = None,
+        routes: Mapping[str, RouteSettings | Mapping[str, Any]] | None = None,
+        budget_header: str | None = None,
+    ) -> None:
+        self.app = app
+        self._terms = Terms(
+            budget=budget,
+            mode=mode,
+            name=name,
+            tenant=tenant,
+            routes=routes,
+            budget_header=budget_header,
+        )
+        self._warned = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection. Never raises a stop."""
+        kind = scope["type"]
+        if kind == "http" and _asgi_settle.is_settlement(scope):
+            await _asgi_settle.serve(receive, send)
+            return
+        opening = self._opening(scope) if kind in ("http", "websocket") else None
+        if opening is None:
+            await self.app(scope, receive, send)
+            return
+        exchange: Exchange = (HttpExchange if kind == "http" else SocketExchange)(
+            scope, receive, send, opening
+        )
+        stop: BaseException | None = None
+        try:
+            # The form that does not wait for stragglers: the server closes the
+            # connection, or takes the next request on it, when this returns.
+            with opening.run as run:
+                exchange.bind(run)
+                await self.app(scope, exchange.reader.receive, exchange.send)
+                exchange.returned()
+        except BaseException as error:
+            if not _ends_here(error):
+                raise
+            stop = error
+        finally:
+            await exchange.conclude(stop)
+
+    def _opening(self, scope: Scope) -> Opening | None:
+        if _MARK not in scope:
+            opening = self._terms.opening(scope)
+            if opening is not None:
+                scope[_MARK] = True
+            return opening
+        if self._terms.given and not self._warned:
+            self._warned = True
+            _logger.warning(
+                "a HangupMiddleware stands inside another one; its settings have no "
+                "effect. Give them to the outer one, by route"
+            )
+        return None
+
+
+def _ends_here(error: BaseException) -> bool:
+    """Whether an exception is a stop: what it was for has been done, or is now."""
+    if isinstance(error, BaseExceptionGroup):
+        return stems_from_stop(error)
+    return isinstance(error, (Stop, RunAbandoned))
