@@ -168,3 +168,27 @@ def test_the_run_is_counted_once_over_both(service: Service) -> None:
     service.settled()
     assert service.runs() == {"delivered": 1}
     assert registry.live_runs() == ()
+
+
+def test_an_answer_nobody_read_is_settled_too(service: Service) -> None:
+    """The service had answered in full; its caller was stopped before reading a byte."""
+
+    async def main() -> None:
+        async with httpx.AsyncClient() as client:
+            async with hangup.run(name="first"):
+                await client.get(service.url)
+            service.settled()  # the caller knows by now that this service holds runs
+            with pytest.raises(hangup.RunCancelled):
+                async with hangup.run(name="second") as run:
+                    reading = asyncio.create_task(client.get(service.url))
+                    await asyncio.sleep(0)  # it begins
+                    while not settlement.observer().held:  # noqa: ASYNC110
+                        await asyncio.sleep(0)  # it is on its way, and answered
+                        time.sleep(0.002)  # noqa: ASYNC251  the loop is busy
+                    run.cancel("killed")
+                    reading.cancel()
+                    await reading
+
+    asyncio.run(main())
+    assert service.settled()["sunk"] == 15
+    assert settlement.observer().held == 0

@@ -54,9 +54,42 @@ class _Hop:
     def arrive(self, response: Any) -> None:
         """Remember who wants to hear what became of the run."""
         if self._run is not None and SETTLE_HEADER in response.headers:
-            url = self._request.url
-            origin = f"{url.scheme}://{url.netloc.decode('ascii')}"
+            origin = self._origin()
+            _holders.add(origin)
             settlement.remember(self._run, origin)
+
+    def fail(self) -> None:
+        """Remember a server that holds runs though its answer was not read.
+
+        It may have answered in full just before the caller was stopped.
+        """
+        if self._run is not None and (origin := self._origin()) in _holders:
+            settlement.remember(self._run, origin)
+
+    def _origin(self) -> str:
+        url = self._request.url
+        return f"{url.scheme}://{url.netloc.decode('ascii')}"
+
+
+class _Origins:
+    """Origins that have said they hold runs; the latest so many. Thread-safe."""
+
+    _MOST = 1_000
+
+    def __init__(self) -> None:
+        self._known: dict[str, None] = {}
+
+    def add(self, origin: str) -> None:
+        if origin not in self._known:
+            if len(self._known) >= self._MOST:
+                self._known = {}
+            self._known[origin] = None
+
+    def __contains__(self, origin: str) -> bool:
+        return origin in self._known
+
+
+_holders = _Origins()
 
 
 def _sync_transport(original: Any, patch: Patch) -> Callable[..., Any]:
@@ -69,6 +102,9 @@ def _sync_transport(original: Any, patch: Patch) -> Callable[..., Any]:
         before = REQUEST_HOST.set(hop.host)
         try:
             response = original(self, request)
+        except BaseException:
+            guarded(hop.fail)
+            raise
         finally:
             REQUEST_HOST.reset(before)
         guarded(hop.arrive, response)
@@ -87,6 +123,9 @@ def _async_transport(original: Any, patch: Patch) -> Callable[..., Any]:
         before = REQUEST_HOST.set(hop.host)
         try:
             response = await original(self, request)
+        except BaseException:
+            guarded(hop.fail)
+            raise
         finally:
             REQUEST_HOST.reset(before)
         guarded(hop.arrive, response)

@@ -1,0 +1,41 @@
+"""The commands, for typer."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from hangup.cli import demo
+
+app = typer.Typer(
+    name="hangup",
+    help="SIGHUP for AI agents.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("demo")(demo.demo)
+
+
+def _show_version(asked: bool) -> None:  # noqa: FBT001  typer's callback shape
+    if asked:
+        typer.echo(version("hangup"))
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="Show the version and exit.",
+        ),
+    ] = False,
+) -> None:
+    """SIGHUP for AI agents: when the user leaves, the whole agent tree stops."""

@@ -1,0 +1,102 @@
+"""``hangup demo``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from enum import StrEnum
+from pathlib import Path  # noqa: TC003  typer reads the annotation
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hangup.cli import first_absent, say_missing
+
+if TYPE_CHECKING:
+    from hangup.demo.results import Demo
+
+_USERS = 32
+
+
+class OnClose(StrEnum):
+    """Whether the provider goes on generating after its caller hung up."""
+
+    STOP = "stop"
+    FINISH = "finish"
+
+
+def demo(
+    *,
+    users: Annotated[int, typer.Option(min=1, help="How many people ask.")] = _USERS,
+    seed: Annotated[int, typer.Option(help="The same seed, the same people.")] = 1,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, nothing else.")
+    ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False, writable=True, help="Write a picture of a few runs here."
+        ),
+    ] = None,
+    provider_on_close: Annotated[
+        OnClose,
+        typer.Option(help="What the model does after its caller hung up."),
+    ] = OnClose.STOP,
+) -> None:
+    """Let a few dozen users ask an agent, and four in ten walk away.
+
+    Real servers, a real client SDK, real disconnects, all on this machine: first
+    in observe mode, then the same people again in enforce mode.
+    """
+    absent = first_absent()
+    if absent is not None:
+        raise typer.Exit(say_missing(absent))
+    result = _run(users, seed, provider_on_close)
+    if html is not None:
+        from hangup.demo.picture import page  # noqa: PLC0415  only where asked for
+
+        html.write_text(page(result), encoding="utf-8")
+    if as_json:
+        typer.echo(json.dumps(result.to_json()))
+    else:
+        from rich.console import Console  # noqa: PLC0415  only where asked for
+
+        from hangup.demo.table import table_of  # noqa: PLC0415
+
+        Console().print(table_of(result))
+
+
+def _run(users: int, seed: int, on_close: OnClose) -> Demo:
+    """Run it with a progress bar on stderr."""
+    from rich.console import Console  # noqa: PLC0415  the extra may be missing
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    from hangup.demo.harness import run_demo  # noqa: PLC0415
+    from hangup.demo.workload import MODES  # noqa: PLC0415
+
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("users"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+    ) as progress:
+        bars = {
+            mode: progress.add_task(mode, total=users, start=False) for mode in MODES
+        }
+
+        def moved(mode: str, done: int) -> None:
+            if done == 0:
+                progress.start_task(bars[mode])
+            progress.update(bars[mode], completed=done)
+
+        return asyncio.run(
+            run_demo(users, seed, on_close=on_close.value, on_progress=moved)
+        )
