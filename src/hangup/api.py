@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from hangup.core.current import current_run
+from hangup.core.current import current_run, position
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 def remaining() -> float:
     """Seconds left here: of the run, or of a cleanup around us; infinite outside."""
+    here = position()
+    if here is not None and here.shield is not None:
+        return here.shield.deadline.remaining()
     run = current_run()
     return math.inf if run is None else run.remaining()
 

@@ -235,6 +235,11 @@ def current() -> Settings:
     return settings
 
 
-def use(settings: Settings | None) -> None:
-    """Replace the settings in force; None reads the environment again at next use."""
-    _Current.value = settings
+def use(settings: Settings | None) -> Settings | None:
+    """Replace the settings in force; None reads the environment again at next use.
+
+    Returns:
+        What was in force before; None if nothing had asked yet.
+    """
+    before, _Current.value = _Current.value, settings
+    return before

@@ -67,7 +67,9 @@ class RunAbandoned(Exception):  # noqa: N818  it states a fact about the run
     def __init__(
         self, run_id: str, run_name: str, cause: str, detail: str, elapsed: float
     ) -> None:
-        super().__init__(run_id, run_name, cause, detail, elapsed)
+        # Not super(): of DeadlineExceeded that is OSError, which would take the first
+        # two for an error number and its text.
+        Exception.__init__(self, run_id, run_name, cause, detail, elapsed)
         self.run_id = run_id
         self.run_name = run_name
         self.cause = cause

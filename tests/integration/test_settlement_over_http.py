@@ -171,7 +171,7 @@ def test_the_run_is_counted_once_over_both(service: Service) -> None:
 
 
 def test_an_answer_nobody_read_is_settled_too(service: Service) -> None:
-    """The service had answered in full; its caller was stopped before reading a byte."""
+    """The service had answered in full; its caller stopped before reading a byte."""
 
     async def main() -> None:
         async with httpx.AsyncClient() as client:
@@ -182,7 +182,7 @@ def test_an_answer_nobody_read_is_settled_too(service: Service) -> None:
                 async with hangup.run(name="second") as run:
                     reading = asyncio.create_task(client.get(service.url))
                     await asyncio.sleep(0)  # it begins
-                    while not settlement.observer().held:  # noqa: ASYNC110
+                    while not settlement.observer().held:
                         await asyncio.sleep(0)  # it is on its way, and answered
                         time.sleep(0.002)  # noqa: ASYNC251  the loop is busy
                     run.cancel("killed")

@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 _PATIENCE = 10.0
 
 
-def listening(receive_buffer: int | None = None) -> socket.socket:
-    """A socket that listens on a free port of loopback."""
+def listening(
+    receive_buffer: int | None = None, host: str = "127.0.0.1"
+) -> socket.socket:
+    """A socket that listens on a free port of loopback, or of another address."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     if receive_buffer is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-    sock.bind(("127.0.0.1", 0))
+    sock.bind((host, 0))
     sock.listen(128)
     return sock
 
@@ -68,15 +70,21 @@ class Served:
     Args:
         app: The ASGI application.
         receive_buffer: Bytes of the kernel's receive buffer, to see backpressure.
+        host: The address to listen on.
         options: For ``uvicorn.Config``.
     """
 
     def __init__(
-        self, app: Any, *, receive_buffer: int | None = None, **options: Any
+        self,
+        app: Any,
+        *,
+        receive_buffer: int | None = None,
+        host: str = "127.0.0.1",
+        **options: Any,
     ) -> None:
-        self._socket = listening(receive_buffer)
+        self._socket = listening(receive_buffer, host)
         self.port: int = self._socket.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http://{host}:{self.port}"
         settings: dict[str, Any] = {
             "log_config": None,
             "log_level": "warning",

@@ -58,12 +58,8 @@ def admit(run: Run, kind: str, needs: float = 0.0) -> BaseException | None:
     if verdict.decision is Decision.ALLOW:
         return None
     cause = verdict.cause or Cause.DEADLINE
-    if verdict.decision is Decision.REFUSE and run.token.abandonment is None:
-        left = run.token.deadline.remaining()
-        if left > 0:
-            run.cancel(cause, f"{kind} needs {needs:g} s, {left:.3g} s are left")
-        else:
-            run.cancel(cause, at=run.token.deadline.at)
+    if verdict.decision is Decision.REFUSE:
+        _record(run, cause, kind, needs)
     registry.notify("refused", run, kind, cause, verdict.decision.value)
     if verdict.decision is Decision.WOULD_REFUSE:
         return None
@@ -72,9 +68,28 @@ def admit(run: Run, kind: str, needs: float = 0.0) -> BaseException | None:
 
 def stop_here(run: Run) -> BaseException | None:
     """Return the stop to raise here if the run must not go on; counts nothing."""
-    if run.latent or ask(run, 0.0, position()).decision is not Decision.REFUSE:
+    if run.latent:
         return None
+    verdict = ask(run, 0.0, position())
+    if verdict.decision is not Decision.REFUSE:
+        return None
+    _record(run, verdict.cause or Cause.DEADLINE, "it", 0.0)
     return _signal(run)
+
+
+def _record(run: Run, cause: Cause, kind: str, needs: float) -> None:
+    """Abandon the run whose spending call is refused, if it has not been."""
+    if run.token.abandonment is not None:
+        return
+    left = run.token.deadline.remaining()
+    if left > 0:
+        run.cancel(cause, f"{kind} needs {needs:g} s, {left:.3g} s are left")
+        return
+    # A shared deadline belongs to the run that set it.
+    at = run.token.deadline.at
+    while run.parent is not None and run.parent.token.deadline.at <= at:
+        run = run.parent
+    run.cancel(cause, at=at)
 
 
 def _signal(run: Run) -> BaseException:

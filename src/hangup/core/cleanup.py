@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hangup.core.clock import SYSTEM_CLOCK
 from hangup.core.current import Position, Shield, enter, position
 from hangup.core.deadline import Deadline
-from hangup.core.work import current_task
+from hangup.core.tree import current_task
 from hangup.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -61,14 +61,14 @@ class CleanupScope:
         clock = self._clock if self._run is None else self._run.clock
         deadline = Deadline.after(self._budget, clock)
         if self._run is not None:
-            self._task = self._run.work.shield()
+            self._task = self._run.work.tree.shield()
         self._leave = enter(Position(self._run, Shield("cleanup", deadline)))
 
     def _close(self) -> None:
         if self._leave is not None:
             self._leave()
         if self._run is not None:
-            self._run.work.unshield(self._task)
+            self._run.work.tree.unshield(self._task)
 
     def __enter__(self) -> None:
         self._open()

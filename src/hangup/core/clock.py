@@ -8,9 +8,12 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import os
 import threading
 import time
 from typing import TYPE_CHECKING, Protocol
+
+from hangup.core.guard import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +60,8 @@ class SystemClock:
 
     def __init__(self) -> None:
         self._thread = _TimerThread()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._thread.after_fork)
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
         """See :meth:`Clock.call_at`."""
@@ -106,17 +111,28 @@ class _TimerThread:
     """
 
     _IDLE_SECONDS = 5.0
+    _FEW = 256
 
     def __init__(self) -> None:
+        self._sequence = itertools.count()
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """Begin anew: a child process has neither the thread nor its runs."""
         self._condition = threading.Condition()
         self._heap: list[tuple[float, int, _ThreadTimer]] = []
-        self._sequence = itertools.count()
+        self._most = self._FEW
         self._running = False
 
     def call_at(self, when: float, callback: Callable[[], None]) -> _ThreadTimer:
         timer = _ThreadTimer(when, callback)
         with self._condition:
             heapq.heappush(self._heap, (when, next(self._sequence), timer))
+            if len(self._heap) > self._most:
+                # Most runs end long before their deadline: drop what was cancelled.
+                self._heap = [one for one in self._heap if one[2].callback is not None]
+                heapq.heapify(self._heap)
+                self._most = max(self._FEW, 2 * len(self._heap))
             if not self._running:
                 self._running = True
                 threading.Thread(
@@ -128,7 +144,7 @@ class _TimerThread:
 
     def _serve(self) -> None:
         while (callback := self._next()) is not None:
-            callback()
+            guarded(callback)
 
     def _next(self) -> Callable[[], None] | None:
         """Wait for the next due callback; None ends the thread."""

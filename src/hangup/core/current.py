@@ -35,11 +35,21 @@ class Shield:
 class Position:
     """A run (None: deliberately outside any) and the shield around this work."""
 
-    __slots__ = ("run", "shield")
+    __slots__ = ("_run", "shield")
 
     def __init__(self, run: Run | None, shield: Shield | None = None) -> None:
-        self.run = run
+        self._run = run
         self.shield = shield
+
+    @property
+    def run(self) -> Run | None:
+        """The run this work is for: a child that was delivered hands it up."""
+        run = self._run
+        while run is not None and run.delivered_at is not None:
+            if run.parent is None:
+                break
+            run = self._run = run.parent
+        return run
 
 
 POSITION: ContextVar[Position | None] = ContextVar("hangup.position", default=None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hangup import config
 from hangup.core.admission import stop_here
 from hangup.core.current import current_run
-from hangup.core.interrupt import retrieve
+from hangup.core.interrupt import awaited_outside, cancel_alone, retrieve
 from hangup.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,8 +21,9 @@ T = TypeVar("T")
 async def gather(*calls: Awaitable[T], limit: int | None = None) -> list[T]:
     """Await ``calls`` together; when one fails, cancel the others and await them too.
 
-    Where the run around it is abandoned, the same happens. With a limit, a call that
-    has not started when the run is abandoned or a sibling fails never starts.
+    Where the run around it is abandoned, the same happens; a task that somebody outside
+    the run waits for too is then left to them. With a limit, a call that has not
+    started when the run is abandoned or a sibling fails never starts.
 
     Args:
         calls: Coroutines, tasks or futures.
@@ -52,7 +53,9 @@ class _Group:
     def __init__(self, calls: Sequence[Awaitable[Any]], limit: int) -> None:
         self._waiting = list(reversed(list(enumerate(calls))))
         self._limit = limit
-        self._running: dict[asyncio.Future[Any], int] = {}
+        self._run = current_run()
+        # The places of each one's result: more than one where a future is given twice.
+        self._running: dict[asyncio.Future[Any], list[int]] = {}
         self._results: list[Any] = [None] * len(calls)
 
     async def run(self) -> list[Any]:
@@ -63,27 +66,42 @@ class _Group:
             )
             # In the order given, so that two failures of one turn have a first.
             for task in sorted(done, key=self._running.__getitem__):
-                self._results[self._running.pop(task)] = task.result()
+                for index in self._running.pop(task):
+                    self._results[index] = task.result()
         return self._results
 
     def _fill(self) -> None:
-        run = current_run()
         while self._waiting and len(self._running) < self._limit:
-            refusal = None if run is None else stop_here(run)
+            refusal = None if self._run is None else stop_here(self._run)
             if refusal is not None:
                 raise refusal
             index, call = self._waiting.pop()
-            self._running[asyncio.ensure_future(call)] = index
+            self._running.setdefault(asyncio.ensure_future(call), []).append(index)
 
     async def stop(self) -> None:
         for _, call in self._waiting:
             _discard(call)
-        for task in self._running:
+        ours = [task for task in self._running if not self._is_shared(task)]
+        for task in ours:
             task.add_done_callback(retrieve)
-            task.cancel("hangup: a sibling failed or the run was abandoned")
-        if self._running:
+            self._cancel(task)
+        if ours:
             # Bounded: a sibling that swallows its cancel must not hold the rest.
-            await asyncio.wait(self._running, timeout=config.current().settle)
+            await asyncio.wait(ours, timeout=config.current().settle)
+
+    def _is_shared(self, task: asyncio.Future[Any]) -> bool:
+        return self._run is not None and awaited_outside(task, self._run.work.outside)
+
+    def _cancel(self, task: asyncio.Future[Any]) -> None:
+        message = "hangup: a sibling failed or the run was abandoned"
+        if self._run is None or not isinstance(task, asyncio.Task):
+            task.cancel(message)
+            return
+        work = self._run.work
+        if not work.tree.hold_back(task, lambda: self._cancel(task)) and (
+            work.tree.signal(task)
+        ):
+            cancel_alone(task, work.outside, message)
 
 
 def _discard(call: Awaitable[Any]) -> None:

@@ -7,7 +7,7 @@ A fault of ours, or of a callback given to us, is logged once and swallowed; und
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,22 +24,29 @@ _State.logged = set()
 _MOST_LOGGED = 1_000
 
 
-def strict(on: bool) -> None:  # noqa: FBT001  a switch is what it is
-    """Raise guarded faults instead of logging them; for test suites."""
-    _State.strict = on
+def strict(on: bool) -> bool:  # noqa: FBT001  a switch is what it is
+    """Raise guarded faults instead of logging them, or stop to; for test suites.
+
+    Returns:
+        What it was before.
+    """
+    before, _State.strict = _State.strict, on
+    return before
 
 
-def guarded(call: Callable[..., object], *args: object) -> None:
-    """Call ``call(*args)``; an exception is logged once per place and type.
+def guarded(call: Callable[..., Any], *args: object) -> Any:
+    """Return ``call(*args)``; an exception is logged once per place and type.
 
-    Thread-safe. ``BaseException`` passes: it is not a fault of bookkeeping.
+    Thread-safe; None after a fault. ``BaseException`` passes: it is not a fault of
+    bookkeeping.
     """
     try:
-        call(*args)
+        return call(*args)
     except Exception as error:
         if _State.strict:
             raise
         report(getattr(call, "__qualname__", repr(call)), error)
+        return None
 
 
 def report(place: str, error: Exception) -> None:

@@ -2,8 +2,8 @@
 
 ``Task.cancel()`` cancels the future the task waits on. Where that future is a task that
 somebody outside the run awaits too (a single-flight download, a shared model call), the
-plain call would take their answer away. Here the waiting task alone is woken with a
-``CancelledError`` and the shared one is left to its other waiters.
+plain call would take their answer away. Here the tasks of the run that wait for it are
+woken with a ``CancelledError`` and the shared one is left to its other waiters.
 """
 
 from __future__ import annotations
@@ -17,19 +17,33 @@ if TYPE_CHECKING:
 
     Outsider = Callable[[Context], bool]
 
+_MOST_FOLLOWED = 1_000
+
 
 def awaited_outside(future: asyncio.Future[Any], outsider: Outsider) -> bool:
-    """Whether a callback of ``future`` belongs to a context ``outsider`` accepts.
+    """Whether somebody waits for ``future`` in a context that ``outsider`` accepts.
 
     Every callback of an asyncio future carries the context it will run in: that of the
-    task that awaits it. A future that is not done is read on its own loop's thread.
+    task that awaits it. Of a bare future only tasks that await it count: its maker may
+    watch it for a cancel, and must hear of one. Our own callbacks count for nobody. A
+    future that is not done is read on its own loop's thread.
     """
-    callbacks = getattr(future, "_callbacks", None) or ()
-    return any(context is not None and outsider(context) for _, context in callbacks)
+    is_task = isinstance(future, asyncio.Task)
+    return any(
+        context is not None
+        and outsider(context)
+        and not (getattr(callback, "__module__", None) or "").startswith(__package__)
+        and (is_task or isinstance(getattr(callback, "__self__", None), asyncio.Task))
+        for callback, context in getattr(future, "_callbacks", None) or ()
+    )
 
 
 def interrupt(task: asyncio.Task[Any], outsider: Outsider, message: str) -> bool:
     """Wake ``task`` with a ``CancelledError``, once.
+
+    What it waits for is cancelled as by ``Task.cancel``, all the way down, but for what
+    somebody outside waits for too. (Not below a task group or ``asyncio.wait_for`` of
+    Python 3.11: these cancel by themselves. Shield what is shared there.)
 
     Call it on the task's loop, from a callback: never on the task that is running,
     where the cancel would leak into the next await (Python 3.11 and 3.12).
@@ -38,21 +52,45 @@ def interrupt(task: asyncio.Task[Any], outsider: Outsider, message: str) -> bool
         Whether ``Task.cancel`` was used, so that the caller owes one ``uncancel``.
     """
     waiting_on = getattr(task, "_fut_waiter", None)
-    if waiting_on is not None:
-        children = getattr(waiting_on, "_children", None)
-        parts = [waiting_on] if children is None else list(children)
-        shared = [
-            part
-            for part in parts
-            if isinstance(part, asyncio.Task) and awaited_outside(part, outsider)
-        ]
-        if shared and _detach(task, waiting_on):
-            for part in parts:
-                if part not in shared and part is not waiting_on:
-                    part.cancel(message)
-            return False
+    if (
+        waiting_on is not None
+        and _reaches_shared(waiting_on, outsider)
+        and _detach(task, waiting_on)
+    ):
+        for part in _parts(waiting_on):
+            if not awaited_outside(part, outsider):
+                cancel_alone(part, outsider, message)
+        return False
     task.cancel(message)
     return True
+
+
+def cancel_alone(future: asyncio.Future[Any], outsider: Outsider, message: str) -> None:
+    """Cancel a task or future, but nothing it waits for that outsiders wait for too."""
+    if isinstance(future, asyncio.Task) and future is not asyncio.current_task():
+        interrupt(future, outsider, message)
+    else:
+        future.cancel(message)
+
+
+def _parts(future: asyncio.Future[Any]) -> list[asyncio.Future[Any]]:
+    """Return what a cancel of ``future`` would cancel: the children of a gather."""
+    children = getattr(future, "_children", None)
+    return [future] if children is None else list(children)
+
+
+def _reaches_shared(future: asyncio.Future[Any], outsider: Outsider) -> bool:
+    """Whether a cancel of ``future`` would reach one that somebody outside awaits."""
+    pending, seen = [future], 0
+    while pending and seen < _MOST_FOLLOWED:
+        seen += 1
+        link = pending.pop()
+        if not link.done() and awaited_outside(link, outsider):
+            return True
+        pending += (part for part in _parts(link) if part is not link)
+        if (below := getattr(link, "_fut_waiter", None)) is not None:
+            pending.append(below)
+    return False
 
 
 def _detach(task: asyncio.Task[Any], future: asyncio.Future[Any]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from hangup.core.current import Position, Shield, enter, position
 from hangup.core.deadline import Deadline
@@ -17,13 +17,33 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@overload
 async def irreversible(
-    action: Callable[..., Awaitable[T] | T],
+    action: Callable[..., Awaitable[T]],
     *args: Any,
     needs: float = 0.0,
     approve: Callable[..., Awaitable[bool] | bool] | None = None,
     **kwargs: Any,
-) -> T:
+) -> T: ...
+
+
+@overload
+async def irreversible(
+    action: Callable[..., T],
+    *args: Any,
+    needs: float = 0.0,
+    approve: Callable[..., Awaitable[bool] | bool] | None = None,
+    **kwargs: Any,
+) -> T: ...
+
+
+async def irreversible(
+    action: Callable[..., Any],
+    *args: Any,
+    needs: float = 0.0,
+    approve: Callable[..., Awaitable[bool] | bool] | None = None,
+    **kwargs: Any,
+) -> Any:
     """Do what cannot be undone: charge a card, send a mail.
 
     The step is refused when the run is abandoned or has less than ``needs`` seconds
@@ -58,20 +78,20 @@ async def irreversible(
         if run is not None:
             run.check(needs)
 
-    async def perform() -> T:
+    async def perform() -> Any:
         result = action(*args, **kwargs)
         if inspect.isawaitable(result):
             return await result
         return result
 
     leave = enter(Position(run, Shield("irreversible", Deadline())))
-    held = None if run is None else run.work.shield()
+    held = None if run is None else run.work.tree.shield()
     try:
         return await _finish(asyncio.ensure_future(perform()))
     finally:
         leave()
         if run is not None:
-            run.work.unshield(held)
+            run.work.tree.unshield(held)
 
 
 async def _finish(task: asyncio.Task[T]) -> T:

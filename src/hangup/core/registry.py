@@ -108,13 +108,18 @@ def runs_by_id(run_id: str) -> tuple[Run, ...]:
 
 
 def hold_key(run: Run, key: str) -> None:
-    """Give ``run`` the supersede key; the run that held it is superseded."""
+    """Give ``run`` the supersede key; the run that held it is superseded.
+
+    A run is never superseded by one inside it: there the key stays with the outer one.
+    """
     with _registry.lock:
         holder = _registry.holders.get(key)
+        older = holder() if holder is not None else None
+        if older is not None and older.work.encloses(run):
+            return
         _registry.holders[key] = weakref.ref(run)
-    older = holder() if holder is not None else None
     # In observe mode a newer request is only a would-stop (never called waste).
-    if older is not None and older is not run and older.mode.refuses:
+    if older is not None and older.mode.refuses:
         older.cancel(Cause.SUPERSEDED, f"a newer run holds {key!r}")
 
 

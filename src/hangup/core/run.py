@@ -39,7 +39,8 @@ class Run:
         mode: How far hangup goes with this run.
         started_at: Seconds on ``clock.monotonic()``.
         joined: This root continues a run that another process opened.
-        latent: Opened by a server, and no spending call yet: nobody's business.
+        latent: Opened by a server, and no spending call yet: nobody's business. A run
+            whose mode is off stays so.
         caller: "connected", "gone" or "unknown": is somebody still there?
         delivered_at: When the caller had the result, or None.
         closed_at: When the scope was left, or None.
@@ -50,6 +51,7 @@ class Run:
 
     __slots__ = (
         "__weakref__",
+        "_beginning",
         "_lock",
         "_on_deliver",
         "_on_spending",
@@ -115,6 +117,7 @@ class Run:
             parent=None if parent is None else parent.token,
         )
         self._lock = threading.Lock()
+        self._beginning = False
         self._pending: tuple[Cause, str, float] | None = None
         self._on_spending: list[Callable[[], None]] = []
         self._on_deliver: list[Callable[[Run], None]] = []
@@ -254,8 +257,8 @@ class Run:
                 if self._pending is None:
                     self._pending = (cause, detail, effect)
                 return False
-        if cause is Cause.DISCONNECT:
-            self.caller = "gone"
+            if cause is Cause.DISCONNECT and self.delivered_at is None:
+                self.caller = "gone"
         return self.token.cancel(cause, detail, at=effect, now=now)
 
     def deliver(self, *, at: float | None = None) -> bool:
@@ -269,10 +272,11 @@ class Run:
             an enforced run it was abandoned by that deadline.
         """
         now = self.clock.monotonic() if at is None else at
-        if self.latent:
-            with self._lock:
-                self.delivered_at = now
-            return True
+        with self._lock:
+            if self.latent:
+                first = self.delivered_at is None
+                self.delivered_at = now if first else self.delivered_at
+                return first
         if not self.token.finish(now):
             return False
         with self._lock:
@@ -287,15 +291,20 @@ class Run:
     def begin_spending(self) -> None:
         """Leave latent: from here on the run is measured and enforced. Idempotent."""
         with self._lock:
-            if not self.latent or self.delivered_at is not None:
+            if not self.latent or self._beginning or self.delivered_at is not None:
                 return
-            callbacks, self._on_spending = self._on_spending, []
+            if self.mode is Mode.OFF:
+                return
+            self._beginning = True
         # Callbacks first: they may name the run before anybody hears of it.
-        for callback in callbacks:
-            guarded(callback)
-        with self._lock:
-            self.latent = False
-            pending = self._pending
+        while True:
+            with self._lock:
+                callbacks, self._on_spending = self._on_spending, []
+                if not callbacks:
+                    self.latent, pending = False, self._pending
+                    break
+            for callback in callbacks:
+                guarded(callback)
         self.start()
         if pending is not None:
             cause, detail, effect = pending
@@ -305,7 +314,9 @@ class Run:
         """Announce the run and arm its deadline. Called once, by the scope."""
         registry.add(self)
         registry.notify("started", self)
-        self.token.on_cancel(self._abandoned)
+        # First: who answers for the run may do so on another thread, and what observers
+        # put on its span must be there before the span ends with that answer.
+        self.token.on_cancel(self._abandoned, first=True)
         above = math.inf if self.parent is None else self.parent.deadline.at
         if self.token.binding and self.token.deadline.at < above:
             self._timer = self.clock.call_at(self.token.deadline.at, self._poll)

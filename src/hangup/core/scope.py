@@ -13,10 +13,10 @@ from hangup.core import registry
 from hangup.core.cause import Cause
 from hangup.core.clock import SYSTEM_CLOCK
 from hangup.core.current import Position, enter, position
-from hangup.core.deadline import Deadline
+from hangup.core.deadline import Deadline, check_budget
 from hangup.core.run import Run
+from hangup.core.tree import current_task
 from hangup.core.unwind import stems_from_stop
-from hangup.core.work import current_task
 from hangup.errors import MisuseError, RunAbandoned
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ class RunScope:
         joined: The id came over the wire: another process opened the run.
         latent: Stay nobody's business until the first spending call (for servers).
         server: A server says when the result is delivered, not the end of the body.
-        clock: What to measure on; tests inject one.
+        clock: What to measure on; that of the run around it, else the machine's, if
+            None. Tests inject one.
 
     Raises:
         ConfigError: A budget that is negative or NaN, an unknown mode.
@@ -83,10 +84,10 @@ class RunScope:
         joined: bool = False,
         latent: bool = False,
         server: bool = False,
-        clock: Clock = SYSTEM_CLOCK,
+        clock: Clock | None = None,
     ) -> None:
         # Checked here, where the mistake is, not at the first request.
-        Deadline.after(budget, clock)
+        check_budget(budget)
         self._budget = budget
         self._name = name
         self._tenant = tenant
@@ -115,16 +116,21 @@ class RunScope:
         if parent is not None and parent.inert:
             parent = None
         mode = (self._mode or Mode.ENFORCE).least(config.current().mode)
-        deadline = self._deadline or Deadline.after(self._budget, self._clock)
+        mode = mode if parent is None else mode.least(parent.mode)
+        if parent is not None and mode is not Mode.OFF and not self._latent:
+            # Whoever opens a run says that this is agent work: no latent run any more.
+            parent.root.begin_spending()
+        clock = self._clock or (SYSTEM_CLOCK if parent is None else parent.clock)
+        deadline = self._deadline or Deadline.after(self._budget, clock)
         run = Run(
             name=self._name or ("run" if parent is None else parent.name),
             tenant=self._tenant or ("" if parent is None else parent.tenant),
-            mode=mode if parent is None else mode.least(parent.mode),
+            mode=mode,
             deadline=deadline,
             parent=parent,
             run_id=self._token,
             joined=self._joined,
-            latent=self._latent and parent is None,
+            latent=(self._latent and parent is None) or mode is Mode.OFF,
             supersede_key=self._supersede_key,
         )
         self._run = run
@@ -133,9 +139,9 @@ class RunScope:
         self._baseline = 0 if task is None else task.cancelling()
         shield = None if here is None or parent is None else here.shield
         self._leave = enter(Position(run, shield))
-        if not run.latent and run.mode is not Mode.OFF:
+        if not run.latent:
             run.start()
-        if self._supersede_key is not None:
+        if self._supersede_key is not None and mode is not Mode.OFF:
             registry.hold_key(run, self._supersede_key)
         return run
 
@@ -155,6 +161,7 @@ class RunScope:
             for _ in range(owed):
                 task.uncancel()
         replacement = misuse or self._settle_outcome(run, error)
+        run.work.release()
         run.close()
         return replacement
 
@@ -203,16 +210,18 @@ class RunScope:
             return None
         if isinstance(error, asyncio.CancelledError) and self._cancelled_outside(run):
             return None
-        if isinstance(error, RunAbandoned) or not stems_from_stop(error):
+        if not stems_from_stop(error):
             return None
-        return run.error()
+        # An error that says so already, such as a refusal on a thread, is good enough.
+        said = isinstance(error, RunAbandoned) and error.cause == abandonment.cause
+        return None if said else run.error()
 
     def _cancelled_outside(self, run: Run) -> bool:
         """Whether a cancel that is not ours is pending on the scope's task: it wins."""
         task = run.work.task
         if task is None:
             return True
-        if task not in run.work.tree.signalled:
+        if not run.work.tree.signalled(task):
             return True
         return task.cancelling() > self._baseline
 
@@ -253,7 +262,7 @@ class RunScope:
     ) -> None:
         replacement = self._close(error)
         if self._run is not None and self._run.token.abandonment is not None:
-            self._run.work.stop_leftovers()
+            self._run.work.settle_later()
         if replacement is not None:
             raise replacement from error
 

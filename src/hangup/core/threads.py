@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hangup.core.current import current_run
 from hangup.core.work import HOME_THREAD
@@ -12,7 +12,8 @@ from hangup.core.work import HOME_THREAD
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-P = ParamSpec("P")
+    from hangup.core.run import Run
+
 T = TypeVar("T")
 
 
@@ -36,17 +37,48 @@ async def to_thread(
         Stop: The run is abandoned or has too little time; nothing was started.
     """
     run = current_run()
-    if run is not None:
-        run.check(needs)
+    if run is None:
+        return await asyncio.to_thread(function, *args, **kwargs)
+    run.check(needs)
+    turn = _Turn(run)
 
     def call() -> T:
+        turn.begin()
         HOME_THREAD.set(threading.get_ident())
         try:
             return function(*args, **kwargs)
         finally:
-            if run is not None:
-                run.work.thread_changed(-1)
+            turn.end()
 
-    if run is not None:
+    try:
+        return await asyncio.to_thread(call)
+    finally:
+        turn.give_up()
+
+
+class _Turn:
+    """Counts work for the run from before it waits for a thread until it has ended."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._lock = threading.Lock()
+        self._begun = False
+        self._given_up = False
         run.work.thread_changed(1)
-    return await asyncio.to_thread(call)
+
+    def begin(self) -> None:
+        with self._lock:
+            self._begun = True
+            again = self._given_up
+        if again:  # a thread took it in the very moment it was cancelled
+            self._run.work.thread_changed(1)
+
+    def end(self) -> None:
+        self._run.work.thread_changed(-1)
+
+    def give_up(self) -> None:
+        """Note that nobody waits any more: no thread will take what none has taken."""
+        with self._lock:
+            self._given_up = not self._begun
+        if self._given_up:
+            self._run.work.thread_changed(-1)

@@ -2,7 +2,8 @@
 
 Cancel once, the first cause wins, for ever. A child's deadline is the earlier of its
 own and its parent's; a cancel flows down, never up. Nothing here is reversible, so
-there are no states to reason about beyond open, abandoned and finished.
+there are no states to reason about beyond open, abandoned and finished. What is still
+open below a node that finishes goes on below the next one up.
 
 Callbacks run outside every lock, on the thread that cancelled.
 """
@@ -46,6 +47,7 @@ class CancelToken:
         "_children",
         "_finished",
         "_lock",
+        "_owns_deadline",
         "binding",
         "deadline",
         "parent",
@@ -61,6 +63,8 @@ class CancelToken:
         self.deadline: Deadline = (
             deadline if parent is None else parent.deadline.tightened(deadline)
         )
+        # A shared deadline belongs to the node that set it, and goes with it.
+        self._owns_deadline = parent is None or self.deadline.at < parent.deadline.at
         self.binding = binding
         self.parent = parent
         self._lock = threading.Lock()
@@ -87,10 +91,12 @@ class CancelToken:
             return self._abandonment
         if now is None:
             now = self.deadline.clock.monotonic()
-        # The parent first: a shared deadline belongs to the run that set it.
-        if self.parent is not None:
-            self.parent.poll(now)
-        if self.binding and now >= self.deadline.at:
+        parent = self.parent
+        above = None if parent is None else parent.poll(now)
+        if above is not None:
+            # Another thread may have recorded it a moment ago, on its way down to here.
+            self._inherit(above)
+        elif self.binding and self._owns_deadline and now >= self.deadline.at:
             self._record(Abandonment(Cause.DEADLINE, "", self.deadline.at, now))
         return self._abandonment
 
@@ -135,10 +141,20 @@ class CancelToken:
                 return False
             self._finished = True
             self._callbacks.clear()
+            children = list(self._children or ())
+            self._children = None
+        for child in children:
+            child._rise(self.parent)  # noqa: SLF001  a node of the same tree
         return True
 
-    def on_cancel(self, callback: Callable[[Abandonment], None]) -> Callable[[], None]:
+    def on_cancel(
+        self, callback: Callable[[Abandonment], None], *, first: bool = False
+    ) -> Callable[[], None]:
         """Call ``callback`` once when the node is abandoned; at once if it has been.
+
+        Args:
+            callback: Gets the abandonment.
+            first: Before those that were there already.
 
         Returns:
             A function that forgets the callback. Idempotent.
@@ -146,7 +162,7 @@ class CancelToken:
         with self._lock:
             abandonment = self._abandonment
             if abandonment is None and not self._finished:
-                self._callbacks.append(callback)
+                self._callbacks.insert(0 if first else len(self._callbacks), callback)
         if abandonment is not None:
             guarded(callback, abandonment)
 
@@ -157,15 +173,23 @@ class CancelToken:
 
         return forget
 
+    def _rise(self, parent: CancelToken | None) -> None:
+        """Go on below ``parent``: the node between has finished."""
+        self.parent = parent
+        if parent is not None:
+            parent._adopt(self)  # noqa: SLF001  a node of the same tree
+
     def _adopt(self, child: CancelToken) -> None:
         with self._lock:
-            abandonment = self._abandonment
-            if abandonment is None:
+            abandonment, finished = self._abandonment, self._finished
+            if abandonment is None and not finished:
                 if self._children is None:
                     self._children = weakref.WeakSet()
                 self._children.add(child)
         if abandonment is not None:
             child._inherit(abandonment)
+        elif finished:
+            child._rise(self.parent)
 
     def _inherit(self, above: Abandonment) -> None:
         # A tighter deadline of this node's own that passed before the cause above took

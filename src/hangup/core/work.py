@@ -9,54 +9,35 @@ the signal when the shield ends.
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import threading
-import weakref
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hangup import config
 from hangup.config import Mode
-from hangup.core import registry
+from hangup.core import levels, registry
 from hangup.core.cause import Cause
 from hangup.core.current import POSITION
 from hangup.core.interrupt import awaited_outside, interrupt, retrieve
+from hangup.core.tree import Tree, current_task
 
 if TYPE_CHECKING:
+    import asyncio
     from contextvars import Context
 
     from hangup.core.clock import Timer
     from hangup.core.run import Run
 
 LEFTOVERS_AFTER = 0.25
-"""Seconds after which a run's other tasks are stopped though its scope still
-unwinds."""
+"""Seconds its scope may take to unwind before a run's other tasks are stopped."""
+
+AGAIN_AFTER = 0.01
+"""Seconds between two looks at a task that must not be cancelled yet."""
 
 HOME_THREAD: ContextVar[int | None] = ContextVar("hangup.home_thread", default=None)
 """The thread that ``hangup.to_thread`` runs the present work on."""
-
-
-def current_task() -> asyncio.Task[Any] | None:
-    """Return the running task, None outside any event loop."""
-    try:
-        return asyncio.current_task()
-    except RuntimeError:
-        return None
-
-
-class Tree:
-    """What the runs of one tree share. Its lock is never held while calling out."""
-
-    __slots__ = ("busy", "lock", "shields", "signalled")
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.signalled: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
-        self.shields: weakref.WeakKeyDictionary[asyncio.Task[Any], int] = (
-            weakref.WeakKeyDictionary()
-        )
-        # Tasks with an open spending call, and the runs those calls belong to.
-        self.busy: dict[asyncio.Task[Any], list[Run]] = {}
 
 
 class Work:
@@ -65,6 +46,7 @@ class Work:
     __slots__ = (
         "_late_refusals",
         "_leftover_timer",
+        "_order",
         "_report_timer",
         "_settled",
         "_stopping",
@@ -72,6 +54,7 @@ class Work:
         "_waiter",
         "cancels",
         "left",
+        "level",
         "loop",
         "open_calls",
         "run",
@@ -86,6 +69,7 @@ class Work:
         self.tree: Tree = Tree() if run.parent is None else run.parent.work.tree
         self.loop: asyncio.AbstractEventLoop | None = None
         self.task: asyncio.Task[Any] | None = None
+        self.level: Any = None
         self.thread_id = 0
         self.left = False
         self.cancels = 0
@@ -95,6 +79,7 @@ class Work:
         self._swallowed = False
         self._settled = False
         self._stopping: list[asyncio.Task[Any]] = []
+        self._order = levels.Order()
         self._leftover_timer: Timer | None = None
         self._report_timer: Timer | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -105,6 +90,7 @@ class Work:
         """Remember the task, loop and thread that own the scope."""
         self.task = current_task()
         self.loop = None if self.task is None else self.task.get_loop()
+        self.level = levels.scope_of(self.task)
         self.thread_id = threading.get_ident()
 
     def leave(self) -> int:
@@ -116,6 +102,22 @@ class Work:
         self.left = True
         owed, self.cancels = self.cancels, 0
         return owed
+
+    def release(self) -> None:
+        """Note that a stop of this run's own has ended here, at its scope.
+
+        One of a run around it that came meanwhile was held back, as every task gets one
+        signal at a time; now it is due.
+        """
+        task, abandonment = self.task, self.run.token.abandonment
+        if task is None or abandonment is None or abandonment.inherited:
+            return
+        self.tree.forget_signal(task)
+        run = self.run.parent
+        while run is not None:
+            if run.work.task is task:
+                run.work.abandoned()
+            run = run.parent
 
     def is_home(self) -> bool:
         """Whether a ``Stop`` raised here travels to the scope of this run.
@@ -135,41 +137,47 @@ class Work:
 
     def call_opened(self) -> asyncio.Task[Any] | None:
         """Note a spending call that begins here; returns what ``call_closed`` wants."""
+        self._count(calls=1)
         task = current_task()
-        with self.tree.lock:
-            run: Run | None = self.run
-            while run is not None:
-                run.work.open_calls += 1
-                run = run.parent
-            if task is not None:
-                self.tree.busy.setdefault(task, []).append(self.run)
+        if task is None or not self._may_stop_here():
+            return None
+        self.tree.opened(task, self.run)
         return task
+
+    def _may_stop_here(self) -> bool:
+        """Whether a call that begins here is a reason to stop the running task.
+
+        Not so on a task that was not born in the run: it serves others too. Nor behind
+        a shield: what began there is finished.
+        """
+        born = POSITION.get()
+        if born is None or born.run is None or born.run.root is not self.run.root:
+            return False
+        return born.shield is None or born.shield.deadline.expired()
 
     def call_closed(self, task: asyncio.Task[Any] | None) -> None:
         """Note that a spending call has ended, wherever that was noticed."""
-        idle: list[Run] = []
-        with self.tree.lock:
-            run: Run | None = self.run
-            while run is not None:
-                run.work.open_calls -= 1
-                if run.work.open_calls == 0 and run.work.left:
-                    idle.append(run)
-                run = run.parent
-            if task is not None:
-                runs = self.tree.busy.get(task)
-                if runs is not None and self.run in runs:
-                    runs.remove(self.run)
-                    if not runs:
-                        del self.tree.busy[task]
-        for run in idle:
-            run.work.settle_if_idle()
+        if task is not None:
+            self.tree.closed(task, self.run)
+        self._count(calls=-1)
 
     def thread_changed(self, by: int) -> None:
         """Count a thread that works for the run and cannot be interrupted."""
+        self._count(threads=by)
+
+    def _count(self, *, calls: int = 0, threads: int = 0) -> None:
+        """Change the counts of this run and those around it; they may have settled."""
+        left: list[Work] = []
         with self.tree.lock:
-            self.threads += by
-        if by < 0:
-            self.settle_if_idle()
+            run: Run | None = self.run
+            while run is not None:
+                work, run = run.work, run.parent
+                work.open_calls += calls
+                work.threads += threads
+                if work.left:
+                    left.append(work)
+        for work in left:
+            work.settle_if_idle()
 
     def take_signal(self) -> bool:
         """Note that the running task gets the stop by exception.
@@ -180,46 +188,20 @@ class Work:
         task = current_task()
         if task is None:
             return False
-        with self.tree.lock:
-            before = task in self.tree.signalled
-            self.tree.signalled.add(task)
-            first = before and not self._swallowed
-            self._swallowed = self._swallowed or before
-        return first
+        if not self.tree.raised(task):
+            # It may end with the stop and nobody to await it: not worth a log line.
+            task.add_done_callback(retrieve)
+            return False
+        if self._swallowed:
+            return False
+        self._swallowed = True
+        return True
 
     def late_refusal(self) -> int:
         """Count a refusal after the scope was left; return how many there were."""
         with self.tree.lock:
             self._late_refusals += 1
             return self._late_refusals
-
-    # Shields
-
-    def shield(self) -> asyncio.Task[Any] | None:
-        """Hold back the stop from the running task; returns what ``unshield`` wants."""
-        task = current_task()
-        if task is not None:
-            shields = self.tree.shields
-            with self.tree.lock:
-                shields[task] = shields.get(task, 0) + 1
-        return task
-
-    def unshield(self, task: asyncio.Task[Any] | None) -> None:
-        """Let the stop through again, and deliver one that came meanwhile."""
-        if task is None:
-            return
-        with self.tree.lock:
-            depth = self.tree.shields.get(task, 0) - 1
-            if depth > 0:
-                self.tree.shields[task] = depth
-            else:
-                self.tree.shields.pop(task, None)
-        if depth <= 0:
-            run: Run | None = self.run
-            while run is not None:
-                if run.work.task is task and run.token.abandonment is not None:
-                    run.work.abandoned()
-                run = run.parent
 
     # Stopping
 
@@ -252,7 +234,11 @@ class Work:
             return
         abandonment = self.run.token.abandonment
         # A failed run's own task is busy telling its caller so.
-        if abandonment is not None and abandonment.cause is not Cause.FAILED:
+        if (
+            abandonment is not None
+            and abandonment.cause is not Cause.FAILED
+            and not self.tree.hold_back(task, self._stop_scope)
+        ):
             self._interrupt(task)
         if self._leftover_timer is None:
             clock = self.run.clock
@@ -269,12 +255,23 @@ class Work:
             )
 
     def _interrupt(self, task: asyncio.Task[Any]) -> bool:
-        """Cancel a task of this loop, unless it has had its signal or is shielded."""
-        with self.tree.lock:
-            if task in self.tree.signalled or self.tree.shields.get(task, 0) > 0:
-                return False
-            self.tree.signalled.add(task)
-        counted = interrupt(task, self._outside, f"hangup: {self.run.error()}")
+        """Cancel a task of this loop, unless it has had its signal; see ``levels``."""
+        left = self.left and task is self.task
+        if left or task.done() or self.tree.signalled(task):
+            return False
+        inner = levels.innermost(task, self.level)
+        if inner:
+            levels.calm(task, self.level)
+            for one in self._order.behind(inner, task, self._interrupt):
+                if not self.tree.hold_back(one, partial(self._interrupt, one)):
+                    self._interrupt(one)
+            return True
+        if levels.unready(task, self.level):
+            task.get_loop().call_later(AGAIN_AFTER, self._interrupt, task)
+            return True
+        if not self.tree.signal(task):
+            return False
+        counted = interrupt(task, self.outside, f"hangup: {self.run.error()}")
         if task is self.task:
             self.cancels += counted
         return True
@@ -283,29 +280,29 @@ class Work:
         """Cancel, once each, the other tasks of this run with a spending call open."""
         if not self.acts:
             return
+        running = current_task()
+        if self.task is not None and not self.left:
+            levels.calm(self.task, self.level)
         for task in self._leftovers():
             loop = task.get_loop()
-            if loop is self.loop:
+            if loop is self.loop and task is not running:
                 self._stop_leftover(task)
             else:
-                loop.call_soon_threadsafe(self._stop_leftover, task)
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(self._stop_leftover, task)
 
     def _leftovers(self) -> list[asyncio.Task[Any]]:
-        with self.tree.lock:
-            return [
-                task
-                for task, runs in self.tree.busy.items()
-                if task is not self.task
-                and not task.done()
-                and any(self.encloses(run) for run in runs)
-            ]
+        return [task for task in self.tree.busy(self.encloses) if task is not self.task]
 
     def _stop_leftover(self, task: asyncio.Task[Any]) -> None:
         # cancelling(): somebody (a task group, gather) is stopping it already; a second
         # cancel would cut its clean-up.
-        if task.done() or awaited_outside(task, self._outside):
+        if task.done() or awaited_outside(task, self.outside):
             return
-        if task.cancelling() == 0 and not self._interrupt(task):
+        if task.cancelling() == 0 and (
+            self.tree.hold_back(task, partial(self._stop_leftover, task))
+            or not self._interrupt(task)
+        ):
             return
         if task not in self._stopping:
             self._stopping.append(task)
@@ -324,9 +321,10 @@ class Work:
             run = run.parent
         return False
 
-    def _outside(self, context: Context) -> bool:
+    def outside(self, context: Context) -> bool:
+        """Whether what runs in ``context`` is no work of this run."""
         here = context.get(POSITION)
-        return here is None or here.run is None or here.run.root is not self.run.root
+        return here is None or not self.encloses(here.run)
 
     # Settling
 
@@ -340,38 +338,44 @@ class Work:
 
     def _report(self) -> None:
         """Give up waiting: say how much did not stop."""
-        with self.tree.lock:
-            busy = sum(
-                not task.done() and any(self.encloses(run) for run in runs)
-                for task, runs in self.tree.busy.items()
-            )
-        stuck = max(busy, len(self._stopping)) + self.threads
-        if not self.left and (self.task is None or self.task not in self.tree.busy):
+        busy = self.tree.busy(self.encloses)
+        stuck = max(len(busy), len(self._stopping)) + self.threads
+        if not self.left and self.task not in busy:
             stuck += 1
-        self._settle(stuck)
+        # At least one: a call that is open on a task which serves others too.
+        self._settle(max(1, stuck))
 
     def _settle(self, unsettled: int) -> None:
         with self.tree.lock:
             if self._settled:
                 return
             self._settled = True
+            waiter, loop = self._waiter, self.loop
         for timer in (self._leftover_timer, self._report_timer):
             if timer is not None:
                 timer.cancel()
         registry.notify("settled", self.run, unsettled)
-        waiter, loop = self._waiter, self.loop
         if waiter is not None and loop is not None:
-            loop.call_soon_threadsafe(_wake, waiter)
+            with contextlib.suppress(RuntimeError):  # closed: nobody waits any more
+                loop.call_soon_threadsafe(_wake, waiter)
+
+    def settle_later(self) -> None:
+        """Stop what is left of an abandoned run, and see that its end is reported."""
+        self.stop_leftovers()
+        self.settle_if_idle()
+        if self.acts:
+            self._arm_report()
 
     async def settled(self) -> None:
         """Wait until the run has settled, or until what did not was reported."""
-        self.stop_leftovers()
-        self.settle_if_idle()
-        if self._settled or self.loop is None or not self.acts:
+        self.settle_later()
+        if self.loop is None or not self.acts:
             return
-        self._arm_report()
-        self._waiter = self.loop.create_future()
-        await self._waiter
+        with self.tree.lock:
+            if self._settled:
+                return
+            waiter = self._waiter = self.loop.create_future()
+        await waiter
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

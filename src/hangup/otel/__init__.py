@@ -1,1 +1,1 @@
-"""hangup on OpenTelemetry: decide at span start, measure at span end, carry on the wire."""
+"""On OpenTelemetry: decide at span start, measure at span end, carry on the wire."""

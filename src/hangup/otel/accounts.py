@@ -40,27 +40,34 @@ class Accounts(registry.RunObserver):
         self._recorder = recorder
         self._settlement = settlement
         self._tenants = FewValues(_MOST_TENANTS)
-        # Ledgers of runs that were garbage collected open. Their finaliser may run in
-        # the middle of anything, with any lock held, so it only leaves them here.
-        self._orphans: deque[Ledger] = deque(maxlen=10_000)
+        for tenant in config.current().tenants:
+            self._tenants(tenant)
+        instruments.seed_shared((*self._tenants.admitted(), names.OTHER))
+        # Ledgers of runs that were garbage collected open, and of the run above. Their
+        # finaliser may run in the middle of anything, with any lock held, so it only
+        # leaves them here.
+        self._orphans: deque[tuple[Ledger, Ledger | None]] = deque(maxlen=10_000)
 
     def started(self, run: Run) -> None:
         """Open the ledger."""
         name = self._instruments.seed_run(run.name, run.mode)
-        settings = config.current()
-        tenant = run.tenant if run.tenant in settings.tenants else names.OTHER
+        known = run.tenant in config.current().tenants
+        tenant = self._tenants(run.tenant) if known else names.OTHER
         ledger = Ledger(
             partial(self._instruments.post, name=name, mode=run.mode, tenant=tenant)
         )
         run.ledger = ledger
+        above = None
         if run.parent is None:
             runspan.adopt_current(run)
-        weakref.finalize(run, self._orphans.append, ledger).atexit = False
+        else:
+            above = run.parent.ledger
+        weakref.finalize(run, self._orphaned, ledger, above).atexit = False
 
     def abandoned(self, run: Run) -> None:
         """Post what was sunk; count the run, unless it came from another process."""
         abandonment = run.token.abandonment
-        if abandonment is None or abandonment.inherited:
+        if abandonment is None or abandonment.inherited or run.ledger is None:
             return
         runspan.note_abandoned(run)
         self._recorder.mark_abandoned(run, abandonment.cause.value)
@@ -70,7 +77,7 @@ class Accounts(registry.RunObserver):
 
     def delivered(self, run: Run) -> None:
         """Post what was delivered, or wait to hear whether it reached anybody."""
-        if run.parent is not None or run.delivered_at is None:
+        if run.parent is not None or run.delivered_at is None or run.ledger is None:
             return
         if run.joined:
             self._settlement.hold(run, partial(self._settle_held, run.ledger))
@@ -86,9 +93,8 @@ class Accounts(registry.RunObserver):
 
     def closed(self, run: Run) -> None:
         """Hand a child's books to its parent, whose fate they share."""
-        parent, abandonment = run.parent, run.token.abandonment
-        if parent is not None and (abandonment is None or abandonment.inherited):
-            parent.ledger.absorb(run.ledger)
+        if run.parent is not None and _shares_fate(run):
+            run.parent.ledger.absorb(run.ledger)
 
     def settled(self, run: Run, unsettled: int) -> None:
         """Record how long the stop took, and what did not stop."""
@@ -109,28 +115,34 @@ class Accounts(registry.RunObserver):
 
     def refused(self, run: Run, kind: str, cause: Cause, decision: str) -> None:
         """Count a refused call, or one that would have been."""
-        self._instruments.refusals.add(
-            1,
-            {
-                names.CALL_KIND: kind,
-                names.CAUSE: cause.value,
-                names.DECISION: decision,
-                names.RUN_NAME: self._name(run),
-            },
-        )
+        self._instruments.add_refusal(1, kind, cause.value, decision, self._name(run))
 
     def drain(self) -> None:
         """Post the books of runs that were garbage collected open."""
-        while self._orphans:
-            self._orphans.popleft().close()
+        while True:
+            try:
+                ledger, above = self._orphans.popleft()
+            except IndexError:
+                return
+            if above is None:
+                ledger.close()
+            else:
+                above.absorb(ledger)
 
     def flush(self) -> None:
         """Post what every run has so far: the process is going down."""
         self._settlement.release()
-        for run in registry.live_runs():
-            if run.ledger is not None:
-                run.ledger.close(run.clock.monotonic())
+        runs = [run for run in registry.live_runs() if run.ledger is not None]
+        for run in runs:
+            if run.parent is not None and _shares_fate(run):
+                run.parent.ledger.absorb(run.ledger)
+        for run in runs:
+            run.ledger.close(run.clock.monotonic())
         self.drain()
+
+    def _orphaned(self, ledger: Ledger, above: Ledger | None) -> None:
+        if not ledger.decided:
+            self._orphans.append((ledger, above))
 
     @staticmethod
     def _settle_held(
@@ -143,16 +155,7 @@ class Accounts(registry.RunObserver):
 
     def _count(self, run: Run, outcome: str, cause: str, at: float) -> None:
         name = self._name(run)
-        self._instruments.runs.add(
-            1,
-            {
-                names.OUTCOME: outcome,
-                names.CAUSE: cause,
-                names.CALLER: run.caller,
-                names.MODE: run.mode.value,
-                names.RUN_NAME: name,
-            },
-        )
+        self._instruments.add_run(1, outcome, cause, run.caller, name, run.mode)
         self._instruments.run_duration.record(
             max(0.0, at - run.started_at),
             {names.OUTCOME: outcome, names.RUN_NAME: name},
@@ -160,3 +163,11 @@ class Accounts(registry.RunObserver):
 
     def _name(self, run: Run) -> str:
         return self._instruments.names(run.root.name)
+
+
+def _shares_fate(run: Run) -> bool:
+    """Whether a child run's books go to its parent. Runs before ours have none."""
+    abandonment, parent = run.token.abandonment, run.parent
+    if parent is None or parent.ledger is None or run.ledger is None:
+        return False
+    return abandonment is None or abandonment.inherited

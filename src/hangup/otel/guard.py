@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry import trace
 from opentelemetry.sdk.trace import Span as SdkSpan
 from opentelemetry.sdk.trace import Tracer
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import NoOpTracer, SpanKind, StatusCode
 
 from hangup import config
 from hangup.core.admission import admit, stop_here
 from hangup.core.cause import Cause
 from hangup.core.current import current_run
-from hangup.core.guard import report
+from hangup.core.guard import guarded
+from hangup.core.unwind import stems_from_stop
 from hangup.errors import RunAbandoned, Stop
 from hangup.otel import calls, names, runspan
 from hangup.otel.context import position_in
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from hangup.core.run import Run
     from hangup.otel.recorder import Recorder
 
-_SIGNALS = (Stop, RunAbandoned, asyncio.CancelledError)
-
 
 class Guard:
     """Decides and opens spending calls at ``start_span``. Thread-safe.
@@ -52,31 +51,41 @@ class Guard:
         self._recorder = recorder
         # The multi-processors of the providers that are watched, by identity.
         self._watched: list[object] = []
-        self._start_span: Any = None
-        self._set_status: Any = None
+        # What was wrapped: class, method, the original, the wrapper.
+        self._patches: list[tuple[Any, str, Any, Any]] = []
 
     def install(self, multi_processor: object) -> None:
         """Guard the tracers that report to this multi-processor. Idempotent."""
         if not any(one is multi_processor for one in self._watched):
             self._watched.append(multi_processor)
-        if self._start_span is None:
-            self._start_span = Tracer.start_span
-            self._set_status = SdkSpan.set_status
-            tracer, span = _patchable()
-            tracer.start_span = self._wrap_start(Tracer.start_span)
-            span.set_status = self._wrap_status(SdkSpan.set_status)
+        if not self._patches:
+            self._patch(Tracer, "start_span", self._wrap_start)
+            self._patch(SdkSpan, "set_status", self._wrap_status)
+            self._patch(SdkSpan, "record_exception", self._wrap_exception)
+
+    def install_without_sdk(self) -> None:
+        """Guard the tracers that record nothing. Idempotent.
+
+        They are told what wants to start as any other tracer is. So calls are refused
+        without an SDK and with a disabled one too, though none is measured.
+        """
+        if not self._patches:
+            self._patch(NoOpTracer, "start_span", self._wrap_unrecorded)
+            self._patch(NoOpTracer, "start_as_current_span", self._wrap_unrecorded)
 
     def uninstall(self) -> None:
         """Restore what was wrapped, unless somebody wrapped it since. Idempotent."""
         self._watched.clear()
-        if self._start_span is None:
-            return
-        tracer, span = _patchable()
-        if getattr(tracer.start_span, "hangup_guard", None) is self:
-            tracer.start_span = self._start_span
-            self._start_span = None
-        if getattr(span.set_status, "hangup_guard", None) is self:
-            span.set_status = self._set_status
+        for owner, name, original, wrapper in self._patches:
+            if getattr(owner, name) is wrapper:
+                setattr(owner, name, original)
+        self._patches.clear()
+
+    def _patch(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+        original = getattr(owner, name)
+        wrapper = wrap(original)
+        setattr(owner, name, wrapper)
+        self._patches.append((owner, name, original, wrapper))
 
     def _wrap_start(self, start_span: Callable[..., Span]) -> Any:
         watched = self._watched
@@ -104,40 +113,57 @@ class Guard:
                     tracer, name, context, kind, attributes, *args, **kwargs
                 )
                 parent = getattr(span, "parent", None)
-                if parent is None:
-                    self._guarded(self._root_span, span, context)
+                if parent is None or parent.is_remote:
+                    guarded(self._first_span, span, context)
                 elif inside:
-                    recorder.nest(span.get_span_context().span_id, parent.span_id)
+                    guarded(
+                        recorder.nest, span.get_span_context().span_id, parent.span_id
+                    )
                 return span
             place = _Place(call_kind, context, kind, attributes)
-            refusal = self._guarded(self._decide, place)
+            refusal = guarded(self._decide, place)
             span = start_span(tracer, name, context, kind, attributes, *args, **kwargs)
             if refusal is not None:
-                self._guarded(_refuse, span, place.run)
+                guarded(_refuse, span, place.run)
                 raise refusal
-            self._guarded(self._open, place, span)
+            guarded(self._open, place, span)
             return span
 
-        guarded_start_span.hangup_guard = self  # type: ignore[attr-defined]
         return guarded_start_span
 
-    def _guarded(self, step: Callable[..., Any], *args: Any) -> Any:
-        try:
-            return step(*args)
-        except Exception as error:  # noqa: BLE001  the boundary to user code
-            report(getattr(step, "__qualname__", repr(step)), error)
-            return None
+    def _wrap_unrecorded(self, start: Callable[..., Any]) -> Any:
+        @functools.wraps(start)
+        def guarded_start(
+            tracer: NoOpTracer,
+            name: str,
+            context: Context | None = None,
+            kind: SpanKind = SpanKind.INTERNAL,
+            attributes: Attributes = None,
+            *args: Any,
+            **kwargs: Any,
+        ) -> Any:
+            call_kind = calls.kind_of(attributes) if self._patches else None
+            if call_kind is not None:
+                place = _Place(call_kind, context, kind, attributes)
+                refusal = guarded(self._decide, place)
+                if refusal is not None:
+                    raise refusal
+            return start(tracer, name, context, kind, attributes, *args, **kwargs)
 
-    def _root_span(self, span: Span, context: Context | None) -> None:
-        """See to a span without a parent: it may be the one its run is seen by."""
-        if not self._recorder.inside:
-            here = position_in(context)
-            run = None if here is None else here.run
-            if run is not None and run.root.span is None and not run.inert:
-                runspan.adopt(run.root, span)
-            return
-        parent_id = trace.get_current_span(context).get_span_context().span_id
-        self._recorder.nest(span.get_span_context().span_id, parent_id)
+        return guarded_start
+
+    def _first_span(self, span: Span, context: Context | None) -> None:
+        """See to a span without a parent here: its run may be seen by it.
+
+        So does a span that the sampler dropped look: it may stand inside a call.
+        """
+        if self._recorder.inside:
+            parent_id = trace.get_current_span(context).get_span_context().span_id
+            self._recorder.nest(span.get_span_context().span_id, parent_id)
+        here = position_in(context)
+        run = None if here is None else here.run
+        if run is not None and run.root.span is None and not run.inert:
+            runspan.adopt(run.root, span)
 
     def _decide(self, place: _Place) -> BaseException | None:
         """Return what to raise instead of letting the call start."""
@@ -180,33 +206,56 @@ class Guard:
 
     def _wrap_status(self, set_status: Callable[..., None]) -> Any:
         @functools.wraps(set_status)
-        def quiet_set_status(span: SdkSpan, status: Any, *args: Any) -> None:
+        def quiet_set_status(
+            span: SdkSpan, status: Any, *args: Any, **kwargs: Any
+        ) -> None:
             code = getattr(status, "status_code", status)
-            if code is StatusCode.ERROR and self._is_our_stop(span):
+            if code is StatusCode.ERROR and guarded(self._quiets, span):
                 return
-            set_status(span, status, *args)
+            set_status(span, status, *args, **kwargs)
 
-        quiet_set_status.hangup_guard = self  # type: ignore[attr-defined]
         return quiet_set_status
 
-    def _is_our_stop(self, span: SdkSpan) -> bool:
-        """Whether an error status is about to be set because a run was stopped.
+    def _wrap_exception(self, record_exception: Callable[..., None]) -> Any:
+        @functools.wraps(record_exception)
+        def quiet_record_exception(
+            span: SdkSpan, exception: BaseException, *args: Any, **kwargs: Any
+        ) -> None:
+            cause = guarded(_stop_in, exception) if self._watched else None
+            late = cause == Cause.DEADLINE and isinstance(exception, RunAbandoned)
+            if cause is not None and not late:
+                return
+            record_exception(span, exception, *args, **kwargs)
+
+        return quiet_record_exception
+
+    def _quiets(self, span: SdkSpan) -> bool:
+        """Whether a span gets an error status only because its run was stopped.
 
         A deliberate cancellation is not an error; a missed deadline is one.
         """
-        if not isinstance(sys.exception(), _SIGNALS):
+        error = sys.exception() if self._watched else None
+        cause = None if error is None else _stop_in(error)
+        if cause is None:
             return False
-        run = current_run()
-        abandonment = None if run is None else run.token.abandonment
-        if abandonment is None:
-            return False
-        span.set_attribute(names.CAUSE, abandonment.cause.value)
-        return abandonment.cause is not Cause.DEADLINE
+        span.set_attribute(names.CAUSE, cause)
+        return cause != Cause.DEADLINE
 
 
-def _patchable() -> tuple[Any, Any]:
-    """Return the SDK classes the guard wraps, open to assignment."""
-    return Tracer, SdkSpan
+def _stop_in(error: BaseException) -> str | None:
+    """Return the cause if ``error`` is a stop of ours, on its way or at the boundary.
+
+    A ``CancelledError`` is ours where the run here was abandoned.
+    """
+    if isinstance(error, (Stop, RunAbandoned)):
+        return error.cause
+    if isinstance(error, BaseExceptionGroup):
+        ours = stems_from_stop(error)
+    else:
+        ours = isinstance(error, asyncio.CancelledError)
+    run = current_run() if ours else None
+    abandonment = None if run is None else run.token.abandonment
+    return None if abandonment is None else abandonment.cause.value
 
 
 class _Place:

@@ -53,6 +53,8 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
     was wrapped. Existing tracers of the provider are covered.
     """
 
+    _instruments: Instruments | None = None
+
     def instrumentation_dependencies(self) -> Collection[str]:
         """Return no dependency: hangup watches OpenTelemetry itself."""
         return ()
@@ -80,13 +82,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
     def _install(
         self, tracers: trace.TracerProvider, meters: metrics.MeterProvider
     ) -> None:
-        number = installed_version()
-        instruments = Instruments(
-            meters.get_meter(names.SCOPE, number),
-            number,
-            "unset" if self._mode is None else self._mode.value,
-            self._before_collect,
-        )
+        instruments = self._instruments_on(meters)
         prices = load_genai_prices()
         self._recorder = Recorder(instruments, None if prices is None else prices.cost)
         self._accounts = Accounts(instruments, self._recorder, settlement.observer())
@@ -102,16 +98,33 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
             guarded(importlib.import_module(adapter).install)
         atexit.register(self._flush)
 
+    def _instruments_on(self, meters: metrics.MeterProvider) -> Instruments:
+        """Return instruments on these meters, those of the last time if they were.
+
+        An instrument that is made again is the first one with its first callbacks.
+        """
+        number = installed_version()
+        mode = "unset" if self._mode is None else self._mode.value
+        meter = meters.get_meter(names.SCOPE, number)
+        if self._instruments is None or self._instruments.meter is not meter:
+            self._instruments = Instruments(meter, number, mode, self._before_collect)
+        self._instruments.info[names.MODE] = mode
+        return self._instruments
+
     def _watch(self, tracers: Any) -> None:
         """Hook a provider of the SDK: guard, processor, sampler."""
         multi_processor = getattr(tracers, "_active_span_processor", None)
         if multi_processor is None or not hasattr(tracers, "add_span_processor"):
             _logger.warning(
                 "hangup found no OpenTelemetry SDK tracer provider (%s): runs are "
-                "still stopped, but no call is refused or measured. Set the provider "
-                "up before hangup.instrument()",
+                "still stopped, but no call is measured. Set the provider up before "
+                "hangup.instrument()",
                 type(tracers).__name__,
             )
+            self._guard.install_without_sdk()
+            return
+        if getattr(tracers, "_disabled", False):  # OTEL_SDK_DISABLED, by choice
+            self._guard.install_without_sdk()
             return
         self._provider = tracers
         self._processor = HangupSpanProcessor(self._recorder)
@@ -126,6 +139,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
             tracer.sampler = sampler
 
     def _uninstrument(self, **_kwargs: Any) -> None:
+        config.use(None)
         accounts = getattr(self, "_accounts", None)
         if accounts is None:
             return
@@ -146,7 +160,6 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
                 self._set_sampler(provider.sampler.wrapped)
             del self._provider
         del self._accounts
-        config.use(None)
 
     def _before_collect(self) -> None:
         accounts = getattr(self, "_accounts", None)

@@ -7,7 +7,6 @@ once per run.
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 from opentelemetry import trace
@@ -17,12 +16,12 @@ from hangup.core import registry
 from hangup.core.cause import Cause
 from hangup.core.policy import Decision
 from hangup.otel import calls, names
-from hangup.otel.labels import FewValues
+from hangup.otel.labels import FewValues, Room
+from hangup.otel.metered import Metered
 from hangup.spend.fate import Basis, Fate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from decimal import Decimal
 
     from opentelemetry.context import Context
     from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter
@@ -30,10 +29,14 @@ if TYPE_CHECKING:
     from hangup.config import Mode
     from hangup.core.run import Run
     from hangup.spend.posting import Posting
-    from hangup.spend.usage import Usage
 
 _CALLERS = ("connected", "gone", "unknown")
 _OUTCOMES = ("delivered", "late")
+# Kinds whose series exist from a run's start; those of the others from their first call
+# on, for most runs never make one.
+_USUAL_KINDS = (calls.INFERENCE, calls.TOOL)
+# Modes a run that is counted can have: so many label sets are kept free for "other".
+_MODES = 3
 
 
 def fates() -> Iterator[tuple[str, str]]:
@@ -45,65 +48,9 @@ def fates() -> Iterator[tuple[str, str]]:
         yield Fate.WASTED.value, cause.value
 
 
-class Metered:
-    """What every call reported, whatever its fate: sums that only grow. Thread-safe."""
-
-    def __init__(self, models: FewValues) -> None:
-        self._models = models
-        self._lock = threading.Lock()
-        # (model, in a run) -> input, output, dollars, unpriced tokens
-        self._sums: dict[tuple[str, bool], list[float]] = {}
-
-    def add(
-        self, model: str, usage: Usage, usd: Decimal | None, *, in_run: bool
-    ) -> None:
-        """Add one call."""
-        tokens_in, tokens_out = usage.input or 0, usage.output or 0
-        key = (self._models(model), in_run)
-        with self._lock:
-            sums = self._sums.get(key)
-            if sums is None:
-                sums = self._sums[key] = [0, 0, 0.0, 0]
-            sums[0] += tokens_in
-            sums[1] += tokens_out
-            if usd is None:
-                sums[3] += tokens_in + tokens_out
-            else:
-                sums[2] += float(usd)
-
-    def seed(self, model: str) -> None:
-        """Make the model's series exist at zero."""
-        with self._lock:
-            for in_run in (True, False):
-                self._sums.setdefault((self._models(model), in_run), [0, 0, 0.0, 0])
-
-    def tokens(self, _options: CallbackOptions) -> Iterable[Observation]:
-        """Report ``hangup.metered.tokens``."""
-        for (model, in_run), sums in self._snapshot():
-            for index, kind in enumerate(("input", "output")):
-                labels: dict[str, str | bool] = {
-                    names.MODEL: model,
-                    names.IN_RUN: in_run,
-                    names.TOKEN_TYPE: kind,
-                }
-                yield Observation(int(sums[index]), labels)
-
-    def cost(self, _options: CallbackOptions) -> Iterable[Observation]:
-        """Report ``hangup.metered.cost.usd``."""
-        for (model, in_run), sums in self._snapshot():
-            yield Observation(sums[2], {names.MODEL: model, names.IN_RUN: in_run})
-
-    def unpriced(self, _options: CallbackOptions) -> Iterable[Observation]:
-        """Report ``hangup.token.unpriced``."""
-        totals: dict[str, float] = {}
-        for (model, _), sums in self._snapshot():
-            totals[model] = totals.get(model, 0) + sums[3]
-        for model, tokens in totals.items():
-            yield Observation(int(tokens), {names.MODEL: model})
-
-    def _snapshot(self) -> list[tuple[tuple[str, bool], list[float]]]:
-        with self._lock:
-            return [(key, list(sums)) for key, sums in self._sums.items()]
+# How many label sets a run name (and mode) adds to the runs, and a call to the fates.
+_RUN_SETS = (len(_OUTCOMES) + len(Cause)) * len(_CALLERS)
+_FATE_SETS = len(tuple(fates()))
 
 
 class Instruments:
@@ -119,11 +66,16 @@ class Instruments:
     def __init__(
         self, meter: Meter, version: str, mode: str, before_collect: Callable[[], None]
     ) -> None:
+        self.meter = meter
         self.names = FewValues(names.MOST_RUN_NAMES)
         self.models = FewValues(names.MOST_MODELS)
         self.metered = Metered(self.models)
         self._seeded: set[tuple[str, ...]] = set()
-        self._info = {names.VERSION: version, names.MODE: mode}
+        self._run_room = Room(_MODES * _RUN_SETS)
+        self._call_room = Room(len(calls.KINDS) * _FATE_SETS)
+        self._refusal_room = Room(2 * len(calls.KINDS) * len(Cause))
+        self._token_room = Room(_MODES * _FATE_SETS * 2)
+        self.info = {names.VERSION: version, names.MODE: mode}
         self._before_collect = before_collect
 
         def counter(name: str, unit: str, doc: str) -> Counter:
@@ -206,42 +158,59 @@ class Instruments:
         )
         self.baggage_lost.add(0)
 
+    def seed_shared(self, tenants: Iterable[str]) -> None:
+        """Make the series exist at zero that belong to no run name and no model."""
+        for fate in Fate:
+            for basis in (Basis.PRORATED, Basis.ESTIMATED):
+                labels = {names.FATE: fate.value, names.BASIS: basis.value}
+                self.estimated.add(0, labels)
+            for tenant in tenants:
+                labels = {names.TENANT: tenant, names.FATE: fate.value}
+                self.tenant_cost.add(0, labels)
+
     def seed_run(self, name: str, mode: Mode) -> str:
         """Make the series of a run name exist at zero; returns the name as a label."""
         name = self.names(name)
-        if (name, mode) in self._seeded:
+        if ("run", name, mode) in self._seeded:
             return name
-        self._seeded.add((name, mode))
-        run = {names.RUN_NAME: name}
-        shape = {**run, names.MODE: mode.value}
+        self._seeded.add(("run", name, mode))
         for outcome in _OUTCOMES:
-            self._seed_runs(outcome, names.NONE, shape)
+            self._seed_runs(outcome, names.NONE, name, mode)
         for cause in Cause:
-            self._seed_runs("abandoned", cause.value, shape)
+            self._seed_runs("abandoned", cause.value, name, mode)
+            # A kill is refused in every mode.
+            refused = mode.refuses or cause is Cause.KILLED
+            decision = Decision.REFUSE if refused else Decision.WOULD_REFUSE
             for kind in calls.KINDS:
-                for decision in (Decision.REFUSE, Decision.WOULD_REFUSE):
-                    labels = {
-                        **run,
-                        names.CALL_KIND: kind,
-                        names.CAUSE: cause.value,
-                        names.DECISION: decision.value,
-                    }
-                    self.refusals.add(0, labels)
+                self.add_refusal(0, kind, cause.value, decision.value, name)
         for counter in (self.unsettled, self.swallowed):
-            counter.add(0, run)
-        for fate, cause_value in fates():
-            for kind in calls.KINDS[:-1]:
-                labels = {**run, names.FATE: fate, names.CAUSE: cause_value}
-                self.calls.add(0, {**labels, names.CALL_KIND: kind})
-                self.call_time.add(0, {**labels, names.CALL_KIND: kind})
+            counter.add(0, {names.RUN_NAME: name})
+        for kind in _USUAL_KINDS:
+            self._seed_kind(kind, name)
         return name
 
-    def seed_model(self, model: str, name: str, mode: Mode) -> str:
-        """Make the series of a model in a run exist at zero; returns it as a label."""
-        model = self.models(model)
-        if (model, name, mode) in self._seeded:
-            return model
-        self._seeded.add((model, name, mode))
+    def seed_call(self, kind: str, model: str | None, name: str, mode: Mode) -> None:
+        """Make the series of a call exist at zero, from the raw name of its run.
+
+        To be called when the call starts: a scrape must see the zero before the tokens.
+        """
+        name = self.names(name)
+        if ("kind", kind, name) not in self._seeded:
+            self._seed_kind(kind, name)
+        if model is not None:
+            self._seed_model(self.models(model), name, mode)
+
+    def _seed_kind(self, kind: str, name: str) -> None:
+        self._seeded.add(("kind", kind, name))
+        for fate, cause in fates():
+            labels = self._work_labels(fate, cause, kind, name)
+            self.calls.add(0, labels)
+            self.call_time.add(0, labels)
+
+    def _seed_model(self, model: str, name: str, mode: Mode) -> None:
+        if ("model", model, name, mode) in self._seeded:
+            return
+        self._seeded.add(("model", model, name, mode))
         self.metered.seed(model)
         self.unknown.add(0, {names.MODEL: model})
         self.unknown_bound.add(0, {names.MODEL: model})
@@ -250,11 +219,50 @@ class Instruments:
             self.cost.add(0, labels)
             self.tokens.add(0, {**labels, names.TOKEN_TYPE: "input"})
             self.tokens.add(0, {**labels, names.TOKEN_TYPE: "output"})
-        return model
+
+    def add_run(  # noqa: PLR0913, PLR0917  one for each label
+        self,
+        count: int,
+        outcome: str,
+        cause: str,
+        caller: str,
+        name: str,
+        mode: Mode,
+    ) -> None:
+        """Count runs that are over; ``name`` is a label."""
+        if not self._run_room.has((name, mode), _RUN_SETS):
+            name = names.OTHER
+        self.runs.add(
+            count,
+            {
+                names.OUTCOME: outcome,
+                names.CAUSE: cause,
+                names.CALLER: caller,
+                names.MODE: mode.value,
+                names.RUN_NAME: name,
+            },
+        )
+
+    def add_refusal(
+        self, count: int, kind: str, cause: str, decision: str, name: str
+    ) -> None:
+        """Count refused calls, or such that would have been; ``name`` is a label."""
+        if not self._refusal_room.has((name, kind, decision), len(Cause)):
+            name = names.OTHER
+        self.refusals.add(
+            count,
+            {
+                names.CALL_KIND: kind,
+                names.CAUSE: cause,
+                names.DECISION: decision,
+                names.RUN_NAME: name,
+            },
+        )
 
     def post(self, posting: Posting, name: str, mode: Mode, tenant: str) -> None:
         """Record one portion of a run's spend; ``name`` and ``tenant`` are labels."""
-        model = self.seed_model(posting.model, name, mode)
+        model = self.models(posting.model)
+        self._seed_model(model, name, mode)
         fate = posting.fate.value
         labels = self._labels(fate, posting.cause, model, name, mode)
         context = _exemplar(posting)
@@ -273,21 +281,17 @@ class Instruments:
             self.estimated.add(
                 inexact, {names.FATE: fate, names.BASIS: posting.basis.value}
             )
-        work = {
-            names.FATE: fate,
-            names.CAUSE: posting.cause,
-            names.CALL_KIND: posting.kind,
-            names.RUN_NAME: name,
-        }
+        work = self._work_labels(fate, posting.cause, posting.kind, name)
         if posting.calls:
             self.calls.add(posting.calls, work, context)
         if posting.seconds:
             self.call_time.add(posting.seconds, work, context)
 
-    @staticmethod
     def _labels(
-        fate: str, cause: str, model: str, name: str, mode: Mode
+        self, fate: str, cause: str, model: str, name: str, mode: Mode
     ) -> dict[str, str]:
+        if not self._token_room.has((model, name, mode), _FATE_SETS * 2):
+            model = name = names.OTHER
         return {
             names.FATE: fate,
             names.CAUSE: cause,
@@ -296,14 +300,25 @@ class Instruments:
             names.MODE: mode.value,
         }
 
-    def _seed_runs(self, outcome: str, cause: str, shape: dict[str, str]) -> None:
-        labels = {**shape, names.OUTCOME: outcome, names.CAUSE: cause}
+    def _work_labels(
+        self, fate: str, cause: str, kind: str, name: str
+    ) -> dict[str, str]:
+        if not self._call_room.has((kind, name), _FATE_SETS):
+            name = names.OTHER
+        return {
+            names.FATE: fate,
+            names.CAUSE: cause,
+            names.CALL_KIND: kind,
+            names.RUN_NAME: name,
+        }
+
+    def _seed_runs(self, outcome: str, cause: str, name: str, mode: Mode) -> None:
         for caller in _CALLERS:
-            self.runs.add(0, {**labels, names.CALLER: caller})
+            self.add_run(0, outcome, cause, caller, name, mode)
 
     def _observe_info(self, _options: CallbackOptions) -> Iterable[Observation]:
         self._before_collect()
-        yield Observation(1, self._info)
+        yield Observation(1, self.info)
 
     def _observe_active(self, _options: CallbackOptions) -> Iterable[Observation]:
         roots = _live_roots()

@@ -1,10 +1,10 @@
-"""Label values that stay few: the first so many, then ``other``."""
+"""Labels that stay few: the first so many values, then ``other``."""
 
 from __future__ import annotations
 
 import threading
 
-from hangup.otel.names import OTHER
+from hangup.otel.names import MOST_LABEL_SETS, OTHER
 
 
 class FewValues:
@@ -34,3 +34,34 @@ class FewValues:
         """Return the values admitted so far."""
         with self._lock:
             return tuple(self._admitted)
+
+
+class Room:
+    """Keeps the label sets of one instrument under the limit of the SDK.
+
+    Past 2,000 the SDK folds whatever is new into one series without labels, and with it
+    the rare cause that mattered. So before that, what is new goes by the name ``other``
+    and keeps its cause. Thread-safe.
+
+    Args:
+        reserved: Label sets that the ones named ``other`` may need.
+    """
+
+    __slots__ = ("_admitted", "_free", "_lock")
+
+    def __init__(self, reserved: int) -> None:
+        self._free = MOST_LABEL_SETS - reserved
+        self._admitted: set[tuple[str, ...]] = set()
+        self._lock = threading.Lock()
+
+    def has(self, key: tuple[str, ...], label_sets: int) -> bool:
+        """Return whether ``key`` has its labels; admit it if its label sets fit in."""
+        if key in self._admitted:
+            return True
+        with self._lock:
+            if key not in self._admitted:
+                if label_sets > self._free:
+                    return False
+                self._free -= label_sets
+                self._admitted.add(key)
+        return True

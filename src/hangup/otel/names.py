@@ -123,5 +123,20 @@ EVENT_ABANDONED: Final = "hangup.run.abandoned"
 
 MOST_RUN_NAMES: Final = 50
 MOST_MODELS: Final = 30
+MOST_LABEL_SETS: Final = 2_000
+"""Of one instrument; the SDK's own limit, past which it drops labels."""
+# How many Prometheus series all metrics make together, at most; a histogram counts its
+# buckets, sum and count. Tested.
+SERIES_AT_FIRST: Final = 468
+"""For one run name, one model and one mode, no tenant listed."""
+SERIES_PER_RUN_NAME: Final = 334
+"""More for each further run name that uses one of these models."""
+SERIES_PER_MODEL: Final = 51
+"""More for each further model, and 42 more for each further run name that uses it."""
+SERIES_PER_MODE: Final = 204
+"""More for each further mode that runs of the same name and model are in."""
+SERIES_PER_TENANT: Final = 4
+"""More for each tenant listed."""
+
 OTHER: Final = "other"
 NONE: Final = "none"

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from hangup.spend.pricing import Cost
 
 _MOST_OPEN = 10_000
+# Spans that are no calls, remembered per open call: with more of them open at a time,
+# or dropped by the sampler (and those never end), the oldest lose their place.
+_MOST_NESTED = 4_096
 _MODEL_CALLS = (calls.INFERENCE, calls.EMBEDDINGS)
 _NOTHING = Usage(0, 0)
 
@@ -45,6 +48,7 @@ class Call:
         "span",
         "span_id",
         "task",
+        "vague",
     )
 
     def __init__(
@@ -59,10 +63,12 @@ class Call:
         # What descendants have reported, and whether one of them is this same call.
         self.counted: Usage | None = None
         self.duplicate = False
+        # How many further reports of this same call, or of its retries, said nothing.
+        self.vague = 0
         # Inside a tool that must finish once begun.
         self.protected = False
         self.task: asyncio.Task[Any] | None = None
-        self.nested: list[int] | None = None
+        self.nested: dict[int, None] | None = None
 
 
 class Recorder:
@@ -100,8 +106,13 @@ class Recorder:
             return
         self.inside[span_id] = call
         if call.nested is None:
-            call.nested = []
-        call.nested.append(span_id)
+            call.nested = {}
+        call.nested[span_id] = None
+        if len(call.nested) > _MOST_NESTED:
+            oldest = _first(call.nested)
+            if oldest is not None:
+                call.nested.pop(oldest, None)
+                self.inside.pop(oldest, None)
 
     def start(self, call: Call, around: Call | None) -> None:
         """Open a call that was allowed to start."""
@@ -114,6 +125,7 @@ class Recorder:
         if run is None:
             return
         call.task = run.work.call_opened()
+        self._instruments.seed_call(call.kind, call.model, run.name, run.mode)
         ledger = run.ledger
         if ledger is not None:
             ledger.start(
@@ -130,9 +142,12 @@ class Recorder:
             return
         span_id = span.context.span_id
         call = self.inside.pop(span_id, None)
-        if call is None or self._open.pop(span_id, None) is None:
+        if call is None:
             return
-        self._close(call, span.attributes or {})
+        if self._open.pop(span_id, None) is not None:
+            self._close(call, span.attributes or {})
+        elif call.nested is not None:
+            call.nested.pop(span_id, None)
 
     def mark_abandoned(self, run: Run, cause: str) -> None:
         """Put the cause on every open call of an abandoned run."""
@@ -142,21 +157,21 @@ class Recorder:
 
     def _evict(self) -> None:
         """Give up on the oldest open call: its span was most likely never ended."""
-        oldest = next(iter(self._open), None)
+        oldest = _first(self._open)
         call = None if oldest is None else self._open.pop(oldest, None)
         if call is not None:
             self.inside.pop(call.span_id, None)
             self._close(call, {})
 
     def _close(self, call: Call, attributes: Mapping[str, object]) -> None:
-        for span_id in call.nested or ():
+        for span_id in tuple(call.nested or ()):
             self.inside.pop(span_id, None)
         run = call.run
         now = (SYSTEM_CLOCK if run is None else run.clock).monotonic()
         usage = self._usage(call, attributes)
         model = call.model or calls.model_of(attributes) or calls.UNKNOWN_MODEL
-        same_call_above = call.kind in _MODEL_CALLS and _enclosing_model_call(call)
-        repeats = call.duplicate or (usage is None and same_call_above)
+        above = _same_call_above(call)
+        repeats = call.duplicate or (usage is None and above is not None)
         cost = None
         if usage is not None and not repeats:
             cost = None if self._price is None else self._price(model, usage)
@@ -167,8 +182,8 @@ class Recorder:
                 None if cost is None else cost.total,
                 in_run=run is not None,
             )
-        elif call.kind in _MODEL_CALLS and not repeats:
-            self._unknown(model, attributes)
+        if call.kind in _MODEL_CALLS:
+            self._note_unknown(call, above, model, usage, attributes)
         if run is None:
             return
         ledger = run.ledger
@@ -199,25 +214,67 @@ class Recorder:
     @staticmethod
     def _count(call: Call, usage: Usage) -> None:
         """Tell every call around that this much has been counted."""
+        same = _same_call_above(call)
+        while same is not None:
+            same.duplicate = True
+            same = _same_call_above(same)
         above = call.parent
         while above is not None:
             above.counted = usage if above.counted is None else above.counted + usage
-            if above.kind in _MODEL_CALLS and call.kind in _MODEL_CALLS:
-                above.duplicate = True
             above = above.parent
 
-    def _unknown(self, model: str, attributes: Mapping[str, object]) -> None:
+    def _note_unknown(
+        self,
+        call: Call,
+        above: Call | None,
+        model: str,
+        usage: Usage | None,
+        attributes: Mapping[str, object],
+    ) -> None:
+        """Count a model call whose usage, or a part of it, nobody reported.
+
+        Whether anybody does is known when the outermost report of the call has ended:
+        a retry in between may have said nothing while another one said all.
+        """
+        if call.duplicate:
+            count = call.vague
+        elif _complete(call.kind, usage):
+            return  # it speaks for the silent ones inside it
+        else:
+            count = max(1, call.vague)
+            if usage is None and above is not None:
+                above.vague += count
+                return
+        if not count:
+            return
         labels = {names.MODEL: self._instruments.models(model)}
-        self._instruments.unknown.add(1, labels)
+        self._instruments.unknown.add(count, labels)
         bound = attributes.get("gen_ai.request.max_tokens")
         if isinstance(bound, int) and bound > 0:
-            self._instruments.unknown_bound.add(bound, labels)
+            self._instruments.unknown_bound.add(bound * count, labels)
 
 
-def _enclosing_model_call(call: Call) -> bool:
+def _same_call_above(call: Call) -> Call | None:
+    """Return the report that this same model call stands in, from another layer.
+
+    Only right around it: a tool in between, or another kind, makes it another call.
+    """
     above = call.parent
-    while above is not None:
-        if above.kind in _MODEL_CALLS:
-            return True
-        above = above.parent
-    return False
+    if above is None or call.kind not in _MODEL_CALLS or above.kind != call.kind:
+        return None
+    return above
+
+
+def _complete(kind: str, usage: Usage | None) -> bool:
+    """Whether the usage says all there is; embeddings put nothing out."""
+    if usage is None or usage.input is None:
+        return False
+    return usage.output is not None or kind == calls.EMBEDDINGS
+
+
+def _first(entries: Mapping[int, object]) -> int | None:
+    """Return the oldest key of a dictionary that other threads may change."""
+    try:
+        return next(iter(entries), None)
+    except RuntimeError:  # changed in between: another one comes soon
+        return None

@@ -97,6 +97,11 @@ class Ledger:
         """How many calls have started and neither ended nor been dropped."""
         return len(self._open)
 
+    @property
+    def decided(self) -> bool:
+        """Whether the fate is known, or another ledger has taken the books over."""
+        return self._decision is not None or self._heir is not None
+
     def totals(self) -> dict[Fate, Total]:
         """Return what has been posted so far, for every fate."""
         with self._lock:
@@ -223,14 +228,17 @@ class Ledger:
 
     def _enter_fold(self, kind: str, model: str, fold: Fold, *, priced: bool) -> None:
         with self._lock:
-            decision = self._decision
-            if decision is None:
+            heir, decision = self._heir, self._decision
+            if heir is None and decision is None:
                 key = (kind, model, priced)
                 if key not in self._folds and len(self._folds) >= _MOST_FOLDS:
                     key = (kind, _OTHER_MODEL, priced)
                 self._folds.setdefault(key, Fold()).merge(fold)
                 return
-        self._publish(decision, (), (((kind, model, priced), fold),))
+        if heir is not None:
+            heir._enter_fold(kind, model, fold, priced=priced)  # noqa: SLF001  as above
+        elif decision is not None:
+            self._publish(decision, (), (((kind, model, priced), fold),))
 
     def _decide(self, decision: Decision) -> None:
         with self._lock:

@@ -1,0 +1,125 @@
+"""What the runs of one tree share: which tasks had the stop, are shielded, are busy."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hangup.core.run import Run
+
+
+def current_task() -> asyncio.Task[Any] | None:
+    """Return the running task, None outside any event loop."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+class Tree:
+    """Thread-safe; the lock is never held while calling out."""
+
+    __slots__ = ("_busy", "_held", "_shields", "_signalled", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._signalled: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self._shields: weakref.WeakKeyDictionary[asyncio.Task[Any], int] = (
+            weakref.WeakKeyDictionary()
+        )
+        # What is to be done to a task as soon as its last shield is gone.
+        self._held: weakref.WeakKeyDictionary[
+            asyncio.Task[Any], list[Callable[[], object]]
+        ] = weakref.WeakKeyDictionary()
+        # Tasks with an open spending call, and the runs those calls belong to.
+        self._busy: dict[asyncio.Task[Any], list[Run]] = {}
+
+    # The signal: one for a task
+
+    def signal(self, task: asyncio.Task[Any]) -> bool:
+        """Note that ``task`` gets the stop; False if it has had it."""
+        return not self.raised(task)
+
+    def raised(self, task: asyncio.Task[Any]) -> bool:
+        """Note that ``task`` gets the stop by exception; return whether it had it."""
+        with self.lock:
+            before = task in self._signalled
+            self._signalled.add(task)
+        return before
+
+    def signalled(self, task: asyncio.Task[Any]) -> bool:
+        """Whether ``task`` had the stop."""
+        with self.lock:
+            return task in self._signalled
+
+    def forget_signal(self, task: asyncio.Task[Any]) -> None:
+        """Note that the stop of ``task`` has ended at its scope: it may get another."""
+        with self.lock:
+            self._signalled.discard(task)
+
+    # Shields
+
+    def shield(self) -> asyncio.Task[Any] | None:
+        """Hold back the stop from the running task; returns what ``unshield`` wants."""
+        task = current_task()
+        if task is not None:
+            with self.lock:
+                self._shields[task] = self._shields.get(task, 0) + 1
+        return task
+
+    def unshield(self, task: asyncio.Task[Any] | None) -> None:
+        """Let the stop through again, and deliver one that came meanwhile."""
+        if task is None:
+            return
+        held: list[Callable[[], object]] = []
+        with self.lock:
+            depth = self._shields.get(task, 0) - 1
+            if depth > 0:
+                self._shields[task] = depth
+            else:
+                self._shields.pop(task, None)
+                held = self._held.pop(task, held)
+        for stop in held:
+            task.get_loop().call_soon(stop)
+
+    def hold_back(self, task: asyncio.Task[Any], stop: Callable[[], object]) -> bool:
+        """Call ``stop`` from the loop once ``task`` has no shield.
+
+        Returns:
+            False if it has none now, and ``stop`` is yours to call.
+        """
+        with self.lock:
+            if self._shields.get(task, 0) <= 0:
+                return False
+            self._held.setdefault(task, []).append(stop)
+        return True
+
+    # Tasks with an open spending call
+
+    def opened(self, task: asyncio.Task[Any], run: Run) -> None:
+        """Note that ``task`` began a spending call of ``run``."""
+        with self.lock:
+            self._busy.setdefault(task, []).append(run)
+
+    def closed(self, task: asyncio.Task[Any], run: Run) -> None:
+        """Note that one of those calls has ended."""
+        with self.lock:
+            runs = self._busy.get(task)
+            if runs is not None and run in runs:
+                runs.remove(run)
+                if not runs:
+                    del self._busy[task]
+
+    def busy(self, encloses: Callable[[Run], bool]) -> list[asyncio.Task[Any]]:
+        """Return the tasks with an open call of a run that ``encloses`` accepts."""
+        with self.lock:
+            return [
+                task
+                for task, runs in self._busy.items()
+                if not task.done() and any(encloses(run) for run in runs)
+            ]

@@ -1,0 +1,26 @@
+"""Every test starts from default settings, and no fault inside hangup can hide."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hangup import config
+from hangup.core import guard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _pristine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for variable in tuple(os.environ):
+        if variable.startswith(config.ENV_PREFIX):
+            monkeypatch.delenv(variable)
+    config.use(None)
+    guard.strict(True)  # noqa: FBT003  a switch
+    yield
+    guard.strict(False)  # noqa: FBT003  a switch
+    config.use(None)

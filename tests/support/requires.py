@@ -1,0 +1,23 @@
+"""Tools that a test needs from the machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+
+def require(tool: str, *, present: bool | None = None) -> None:
+    """Skip the test where ``tool`` is missing; where ``CI`` is true, fail it.
+
+    Args:
+        tool: An executable, or in plain words what is needed.
+        present: Whether it is there; None looks for the executable on the path.
+    """
+    if shutil.which(tool) is not None if present is None else present:
+        return
+    reason = f"this machine has no {tool}"
+    if os.environ.get("CI", "").lower() in ("1", "true"):
+        pytest.fail(f"{reason}, and with CI set nothing is skipped")
+    pytest.skip(reason)
