@@ -557,14 +557,18 @@ async def test_a_foreign_task_is_refused_by_an_ordinary_error_at_once() -> None:
     bridge = Bridge()
     current.set_bridge(bridge)
     try:
-        worker = Worker(bridge)
+        workers = [Worker(bridge)]
+        with hangup.run(name="another"):
+            workers.append(Worker(bridge))
         async with hangup.run(mode="refuse") as run:
             run.cancel("disconnect")
-            worker.queue.put_nowait(run)
+            for worker in workers:
+                worker.queue.put_nowait(run)
             await settle()
-            assert [type(one) for one in worker.outcomes] == [RunCancelled]
-            assert not worker.task.done()
-        worker.task.cancel()
+            for worker in workers:
+                assert [type(one) for one in worker.outcomes] == [RunCancelled]
+                assert not worker.task.done()
+                worker.task.cancel()
         await settle()
     finally:
         current.set_bridge(None)

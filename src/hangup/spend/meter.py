@@ -1,0 +1,373 @@
+"""Meter a model's response as it passes: what it used, and when its tokens came.
+
+A meter is fed the bytes of the response body, as the application gets them, and keeps
+no more of them than one event. It changes nothing, delays nothing and never raises.
+Reported numbers win; where the stream ends before they come, output is estimated from
+the text that came (:mod:`hangup.spend.estimate`) and says so.
+"""
+
+from __future__ import annotations
+
+from hangup.spend.dialects import READERS, Delta, Kind, Known, Provider
+from hangup.spend.estimate import Tally
+from hangup.spend.fate import Basis
+from hangup.spend.jsonbody import JsonSplitter
+from hangup.spend.modelcall import ModelCall, parse, provider_of
+from hangup.spend.sse import SseSplitter, event_data, event_name
+from hangup.spend.template import Template, learn
+from hangup.spend.timeline import Timeline
+from hangup.spend.usage import Usage
+
+__all__ = ["Meter", "Provider"]
+
+# Templates kept at a time: text, thoughts and arguments may alternate.
+_MOST_TEMPLATES = 4
+# Learning costs about one parse: where events never look alike it must stay rare.
+_FREE_LESSONS = 16
+_EVENTS_A_LESSON = 16
+# Events that repeat what came in deltas, and may be as long as the whole answer.
+_ECHOES = (b".done", b"ping")
+_OPENAI = (Provider.OPENAI_CHAT, Provider.OPENAI_RESPONSES)
+
+
+class Meter:
+    """Meters one response. Not thread-safe: one reader feeds and asks.
+
+    Feed it bodies of status 200 only; an error's body uses nothing. Times are seconds
+    on one clock and only ever handed in.
+
+    Args:
+        provider: The dialect of the response.
+        call: What the request said; used where the provider says nothing.
+        started_at: When the request was sent. With it, thoughts that were reported but
+            never streamed are taken to have come evenly from then to the first token.
+
+    Attributes:
+        provider: The dialect.
+        call: What the request said.
+        started_at: When the request was sent.
+        first_token_at: When the first output came; None: none yet, or no stream.
+        last_token_at: When the last output came.
+        streamed: Whether the body came in events; None before its first byte.
+        events: Events seen.
+        unreadable: Events with data that is no JSON object.
+    """
+
+    __slots__ = (
+        "_hidden",
+        "_known",
+        "_lessons",
+        "_marked",
+        "_output",
+        "_read",
+        "_reported",
+        "_splitter",
+        "_templates",
+        "_thoughts",
+        "_timeline",
+        "call",
+        "events",
+        "first_token_at",
+        "last_token_at",
+        "provider",
+        "started_at",
+        "streamed",
+        "unreadable",
+    )
+
+    def __init__(
+        self,
+        provider: Provider,
+        call: ModelCall | None = None,
+        *,
+        started_at: float | None = None,
+    ) -> None:
+        self.provider = provider
+        self.call = ModelCall() if call is None else call
+        self.started_at = started_at
+        self.first_token_at: float | None = None
+        self.last_token_at: float | None = None
+        self.streamed: bool | None = None
+        self.events = 0
+        self.unreadable = 0
+        self._splitter: SseSplitter | JsonSplitter | None = None
+        self._read = READERS[provider]
+        self._known = Known()
+        self._output = Tally()
+        self._thoughts = Tally()  # the part of it that is thought
+        self._timeline = Timeline()
+        self._reported: tuple[float, float] | None = None  # the tally at the report
+        self._hidden = 0
+        self._templates: list[tuple[Template, Kind]] = []  # the newest first
+        self._marked = 0  # deltas that the timeline knows of
+        self._lessons = 0
+
+    @classmethod
+    def for_request(
+        cls,
+        host: str,
+        path: str,
+        request_body: bytes | None,
+        *,
+        started_at: float | None = None,
+    ) -> Meter | None:
+        """Return a meter for the response to a request; None: not a model's.
+
+        See :func:`~hangup.spend.modelcall.provider_of`. The body is not parsed before
+        somebody asks for what only it can tell.
+        """
+        provider = provider_of(host, path, request_body)
+        if provider is None:
+            return None
+        return cls(provider, ModelCall(path, request_body), started_at=started_at)
+
+    def feed(self, data: bytes, now: float) -> None:
+        """Take the next bytes of the body, after any content encoding is undone."""
+        splitter = self._splitter
+        if splitter is None:
+            data = data.lstrip()
+            if not data:
+                return
+            splitter = self._begin(data)
+        # Mostly a chunk is one event, or some, that look like the last one did.
+        if self._templates and splitter.between:
+            template, kind = self._templates[0]
+            texts = template.match_all(data)
+            if texts is not None:
+                self.events += len(texts)
+                for text in texts:
+                    self._count(text, kind)
+                self._mark(now)
+                return
+        for block in splitter.feed(data):
+            self.events += 1
+            self._block(block, now)
+        self._mark(now)
+
+    def close(self, now: float) -> None:
+        """The body is over, complete or cut; idempotent.
+
+        Without it the body of a call that is no stream is never read.
+        """
+        splitter = self._splitter
+        for block in () if splitter is None else splitter.close():
+            # What a cut left behind is no event: it is read only if it is whole.
+            if self.streamed and parse(event_data(block)) is None:
+                continue
+            self.events += 1
+            self._event(block, now)
+            self._mark(now)
+
+    @property
+    def usage(self) -> Usage:
+        """The best that is known by now: reported, else estimated, else None.
+
+        Output is None where nothing came that tells: unknown is not zero. What the
+        provider went on to generate unseen is not in it, see :attr:`unknown_bound`.
+        """
+        known = self._known
+        output = known.output
+        if self._unreported or output is None:
+            output = self._estimate()
+        tokens_in = known.input
+        if tokens_in is None:
+            tokens_in = self.call.input_estimate
+        reasoning = known.reasoning
+        if reasoning is None and self._thoughts.deltas:
+            reasoning = min(round(self._thoughts.tokens), output or 0)
+        return Usage(tokens_in, output, known.cache_read, known.cache_write, reasoning)
+
+    @property
+    def input_basis(self) -> Basis:
+        """How the input is known: ``reported`` or ``estimated``."""
+        return Basis.ESTIMATED if self._known.input is None else Basis.REPORTED
+
+    @property
+    def output_basis(self) -> Basis:
+        """How the output is known: ``reported`` or ``estimated``."""
+        if self._known.output is None or self._unreported:
+            return Basis.ESTIMATED
+        return Basis.REPORTED
+
+    @property
+    def request_model(self) -> str | None:
+        """The model that was asked for."""
+        return self.call.model
+
+    @property
+    def response_model(self) -> str | None:
+        """The model that answers; often the dated name of the one asked for."""
+        return self._known.model
+
+    @property
+    def response_id(self) -> str | None:
+        """The id of the response, for cancelling it at the provider."""
+        return self._known.response_id
+
+    @property
+    def finished(self) -> bool:
+        """Whether the provider said that the answer is over."""
+        return self._known.finished
+
+    @property
+    def unknown_bound(self) -> int | None:
+        """The most output tokens that may have been generated beyond ``usage``.
+
+        0 when the provider said it is done and reported; None without any limit.
+        """
+        if self.finished and self.output_basis is Basis.REPORTED:
+            return 0
+        most = self.call.max_output
+        return None if most is None else max(0, most - (self.usage.output or 0))
+
+    @property
+    def deltas(self) -> int:
+        """Pieces of text that came."""
+        return self._output.deltas
+
+    @property
+    def dropped(self) -> int:
+        """Events that were too long to be looked at."""
+        return 0 if self._splitter is None else self._splitter.dropped
+
+    @property
+    def resolution(self) -> int:
+        """How many moments in a row :meth:`tokens_before` cannot tell apart; 1: exact.
+
+        See :class:`~hangup.spend.timeline.Timeline`.
+        """
+        return self._timeline.stride
+
+    def tokens_before(self, moment: float) -> int:
+        """Return how much of ``usage.output`` had come at or before ``moment``.
+
+        From 0 to ``usage.output``, never falling as ``moment`` rises. What came in
+        one call of :meth:`feed` came at once. A body that was no stream came evenly
+        from ``started_at`` on: that is a proportion, not a measurement.
+        """
+        total = self.usage.output or 0
+        last = self.last_token_at
+        if last is None or moment >= last:
+            return 0 if last is None else total
+        if not self.streamed:
+            return int(total * self._thinking(moment, last) + 0.5)
+        done = self._timeline.before(moment, grouped=self._output.is_grouped)
+        if self._hidden and self.first_token_at is not None:
+            done += self._hidden * self._thinking(moment, self.first_token_at)
+        return max(0, min(total, int(done + 0.5)))
+
+    def _thinking(self, moment: float, until: float) -> float:
+        """Return the share of the time from the start to ``until`` that has gone."""
+        if moment >= until:
+            return 1.0
+        start = self.started_at
+        if start is None or moment <= start:
+            return 0.0
+        return (moment - start) / (until - start)
+
+    def _tally(self) -> tuple[float, float, bool]:
+        output = self._output
+        return output.single, output.grouped, output.is_grouped
+
+    @property
+    def _unreported(self) -> bool:
+        """Whether text came after the provider last said how much it was."""
+        return self._reported is not None and self._reported != self._tally()[:2]
+
+    def _estimate(self) -> int | None:
+        known = self._known
+        single, grouped, is_grouped = self._tally()
+        text = grouped if is_grouped else single
+        if self._reported is not None and known.output is not None:
+            return known.output + round(text - self._reported[is_grouped])
+        if not self.deltas:
+            return known.least
+        if known.reasoning is not None:
+            # Thoughts were reported, seen or not; only the rest is to be estimated.
+            text += known.reasoning - min(known.reasoning, self._thoughts.tokens)
+        return max(round(text), known.least or 0)
+
+    def _begin(self, data: bytes) -> SseSplitter | JsonSplitter:
+        # The first byte tells: no line of an event stream begins like JSON.
+        self.streamed = not data.startswith(b"{")
+        if data.startswith((b"{", b"[")):
+            self._splitter = JsonSplitter()
+        else:
+            self._splitter = SseSplitter()
+        return self._splitter
+
+    def _mark(self, now: float) -> None:
+        """Mark what came since the last mark, if anything did."""
+        output = self._output
+        if output.deltas != self._marked:
+            self._marked = output.deltas
+            self._timeline.add(now, output.single, output.grouped)
+            self.last_token_at = now
+            if self.first_token_at is None and self.streamed:
+                self.first_token_at = now
+
+    def _count(self, text: bytes, kind: Kind) -> None:
+        self._output.add(text)
+        if kind is Kind.THOUGHT:
+            self._thoughts.add(text)
+
+    def _block(self, block: bytes, now: float) -> None:
+        for template, kind in self._templates:
+            text = template.match(block)
+            if text is not None:
+                self._count(text, kind)
+                return
+        self._event(block, now)
+
+    def _event(self, block: bytes, now: float) -> None:
+        data = block
+        if type(self._splitter) is SseSplitter:
+            if b"\n" in block and event_name(block).endswith(_ECHOES):
+                return
+            data = event_data(block)
+            if not data:
+                return
+            if data == b"[DONE]":
+                self._known.finish()
+                return
+        event = parse(data)
+        if event is None:
+            self.unreadable += 1
+            return
+        known = self._known
+        known.news = False
+        deltas = self._read(event, known)
+        for delta in deltas:
+            self._count(delta.text.encode("utf-8", "surrogatepass"), delta.kind)
+        if not known.news:
+            if len(deltas) == 1:
+                self._learn(block, deltas[0])
+        elif known.output is not None:
+            self._report(now, known.output)
+
+    def _learn(self, block: bytes, delta: Delta) -> None:
+        if self._lessons >= _FREE_LESSONS + self.events // _EVENTS_A_LESSON:
+            return
+        self._lessons += 1
+        template = learn(block, delta.key.encode(), delta.text)
+        if template is not None:
+            self._templates.insert(0, (template, delta.kind))
+            del self._templates[_MOST_TEMPLATES:]
+
+    def _report(self, now: float, output: int) -> None:
+        """Set the timeline right by what the provider has just said of the output."""
+        self._mark(now)
+        tally = self._tally()
+        reasoning = self._known.reasoning
+        if self._reported is None and reasoning and self.provider in _OPENAI:
+            seen = self._thoughts.tokens
+            # A summary may have been streamed: it is shorter than what it is of.
+            if seen < reasoning / 2:
+                self._hidden = min(output, reasoning - round(seen))
+        self._reported = tally[:2]
+        if self._timeline.report(now, max(0, output - self._hidden), tally) or (
+            output and self.last_token_at is None
+        ):
+            self.last_token_at = now
+            if self.first_token_at is None and self.streamed:
+                self.first_token_at = now

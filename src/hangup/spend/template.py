@@ -1,0 +1,180 @@
+"""Read the next delta of a stream without parsing it: it looks like the last one.
+
+The events of a stream differ in little but the text they bring. An event that was
+parsed and found to hold one delta and nothing else leaves a template: its bytes, with
+slots for what may differ. An event that fits a template byte by byte means the same,
+so its text is what stands in the slot. Whatever does not fit is parsed.
+"""
+
+from __future__ import annotations
+
+import json
+
+# Beside the text: what is known to change from event to event. OpenAI numbers the
+# events of a response and pads them, so that their length does not tell the text.
+_NUMBERS = (b'"sequence_number":',)
+_PADDINGS = (b'"obfuscation":', b'"p":')
+
+
+class Template:
+    """The bytes of an event around its text. Immutable."""
+
+    __slots__ = (
+        "_around",
+        "_begin",
+        "_end",
+        "_ended",
+        "_last",
+        "_middle",
+        "_start",
+    )
+
+    def __init__(self, pieces: list[bytes], text_slot: int) -> None:
+        """Give the pieces between the slots, and which slot is the text's."""
+        self._start = pieces[0]
+        self._last = pieces[-1]
+        # Of each slot but the last the piece behind it, the first byte of that, and
+        # whether it is the text's.
+        self._middle = tuple(
+            (piece, piece[:1], slot == text_slot)
+            for slot, piece in enumerate(pieces[1:-1])
+        )
+        self._ended = self._last + b"\n\n"
+        self._begin = len(self._start)
+        self._end = -len(self._ended)
+        self._around = len(self._start) + len(self._ended)
+
+    def match(self, block: bytes) -> bytes | None:
+        """Return the text of an event that fits, in UTF-8; None for any other."""
+        start, last = self._start, self._last
+        if (
+            not block.startswith(start)
+            or not block.endswith(last)
+            or len(block) < self._around - 2
+        ):
+            return None
+        if self._middle:
+            return self._slots(block, len(block) - len(last))
+        text = block[len(start) : len(block) - len(last)]
+        # A quote would end the string early, and a line end the line.
+        if b'"' in text or b"\n" in text or b"\\" in text:
+            return _unescaped(text)
+        return text
+
+    def match_all(self, data: bytes) -> list[bytes] | None:
+        """Return the texts of events in a row, if ``data`` is nothing but such.
+
+        ``data`` must begin where an event does, and hold the empty lines behind them.
+        """
+        if (
+            not data.startswith(self._start)
+            or not data.endswith(self._ended)
+            or len(data) < self._around
+        ):
+            return None
+        if self._middle:
+            text = self._slots(data, len(data) - len(self._ended))
+            return None if text is None else [text]
+        inside = data[self._begin : self._end]
+        texts = [inside]
+        # Splitting at a long separator is dear even where it cannot be.
+        if len(data) > 2 * self._around:
+            texts = inside.split(self._ended + self._start)
+            inside = b"".join(texts)
+        if b'"' in inside or b"\n" in inside or b"\\" in inside:
+            return _all_unescaped(texts)
+        return texts
+
+    def _slots(self, block: bytes, end: int) -> bytes | None:
+        at = len(self._start)
+        text = None
+        for piece, mark, is_text in self._middle:
+            # The first quote ends a string, the first comma or brace a number: to
+            # search for one byte is far cheaper than for the piece.
+            found = block.find(mark, at, end)
+            if found < 0 or not block.startswith(piece, found):
+                return None
+            if is_text:
+                text = block[at:found]
+            at = found + len(piece)
+        value = block[at:end]
+        if text is None:
+            text = value  # the text's is the last slot
+        elif b'"' in value or b"\n" in value:
+            return None
+        if b'"' in text or b"\n" in text or b"\\" in text:
+            return _unescaped(text)
+        return text
+
+
+def _all_unescaped(texts: list[bytes]) -> list[bytes] | None:
+    found = []
+    for raw in texts:
+        text = _unescaped(raw)
+        if text is None:
+            return None
+        found.append(text)
+    return found
+
+
+def _unescaped(text: bytes) -> bytes | None:
+    """Decode a JSON string's inside; None when it is not the inside of one string."""
+    try:
+        value = json.loads(b'"%b"' % text)
+    except ValueError:
+        return None
+    return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else None
+
+
+def learn(block: bytes, key: bytes, text: str) -> Template | None:
+    """Make a template of an event whose only delta is ``text``, under ``key``.
+
+    Returns:
+        None where the event does not tell for certain which of its bytes are the
+        text: the key stands there twice, or the text is escaped.
+    """
+    found = _string(block, b'"%b":' % key)
+    if found is None or block[found[0] : found[1]] != text.encode("utf-8", "replace"):
+        return None
+    slots = [found]
+    for name in _PADDINGS:
+        slots += filter(None, [_string(block, name)])
+    for name in _NUMBERS:
+        slots += filter(None, [_number(block, name)])
+    slots.sort()
+    pieces, at = [], 0
+    for start, end in slots:
+        pieces.append(block[at:start])
+        at = end
+    pieces.append(block[at:])
+    # A slot must end where the next piece begins for the first time.
+    return Template(pieces, slots.index(found)) if all(pieces) else None
+
+
+def _behind(block: bytes, name: bytes) -> int | None:
+    """Return where the value of a key begins that stands there exactly once."""
+    at = block.find(name)
+    if at < 0 or block.find(name, at + 1) >= 0:
+        return None
+    at += len(name)
+    return at + (block[at : at + 1] == b" ")
+
+
+def _string(block: bytes, name: bytes) -> tuple[int, int] | None:
+    start = _behind(block, name)
+    if start is None or block[start : start + 1] != b'"':
+        return None
+    end = block.find(b'"', start + 1)
+    if end < 0 or b"\\" in block[start:end]:
+        return None
+    return start + 1, end
+
+
+def _number(block: bytes, name: bytes) -> tuple[int, int] | None:
+    start = _behind(block, name)
+    if start is None:
+        return None
+    end = start
+    while block[end : end + 1].isdigit():
+        end += 1
+    return (start, end) if end > start else None
