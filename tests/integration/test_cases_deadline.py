@@ -14,6 +14,7 @@ from support.core import in_loop
 from support.rig import LONG, MODEL, Caller, rig
 from support.telemetry import tool
 
+from hangup import config
 from hangup.core.current import current_run
 from hangup.core.scope import RunScope
 from hangup.demo.brain import Script, ToolCall
@@ -99,11 +100,12 @@ def test_e6_queue_wait_counts(opener: Any) -> None:
     @in_loop
     async def check() -> None:
         async with rig(STEADY) as rig_, opener(rig_) as one:
+            # The deadlines lie some milliseconds apart, as the runs were opened: who
+            # gets the slot with only those left has too little to begin with.
+            config.use(config.with_keywords(config.current(), needs={"inference": 0.1}))
             answers = await asyncio.gather(*(one() for _ in range(RUNS)))
             assert sum(answers) == 1
-            # The second is cut. A slow machine spreads the deadlines, so that one more may
-            # get the slot with a few milliseconds left.
-            assert len(rig_.model.log.calls) <= 3
+            assert len(rig_.model.log.calls) <= 2  # the second is cut
             telemetry = rig_.telemetry
             assert telemetry.abandoned() == {"deadline": RUNS - 1}
             assert telemetry.total(names.RUNS) == RUNS
@@ -111,8 +113,8 @@ def test_e6_queue_wait_counts(opener: Any) -> None:
             assert await one()
             assert telemetry.total(names.RUNS, outcome="delivered") == 2
             # Whatever was spent was spent by those that got the slot in time.
-            assert telemetry.total(names.CALLS, kind="inference") <= 4
-            assert telemetry.total(names.UNKNOWN_CALLS) <= 2
+            assert telemetry.total(names.CALLS, kind="inference") <= 3
+            assert telemetry.total(names.UNKNOWN_CALLS) <= 1
             assert telemetry.total(names.TOKENS, fate="wasted") == 0
             assert telemetry.tokens("delivered") == (40, 58)
 
