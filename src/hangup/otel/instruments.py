@@ -71,6 +71,7 @@ class Instruments:
         self.models = FewValues(names.MOST_MODELS)
         self.metered = Metered(self.models)
         self._seeded: set[tuple[str, ...]] = set()
+        self._calls_seen: set[tuple[str, str | None, str, str]] = set()
         self._run_room = Room(_MODES * _RUN_SETS)
         self._call_room = Room(len(calls.KINDS) * _FATE_SETS)
         self._refusal_room = Room(2 * len(calls.KINDS) * len(Cause))
@@ -194,11 +195,16 @@ class Instruments:
 
         To be called when the call starts: a scrape must see the zero before the tokens.
         """
-        name = self.names(name)
-        if ("kind", kind, name) not in self._seeded:
-            self._seed_kind(kind, name)
+        call = (kind, model, name, mode)
+        if call in self._calls_seen:
+            return  # the span path: one look-up
+        label = self.names(name)
+        if ("kind", kind, label) not in self._seeded:
+            self._seed_kind(kind, label)
         if model is not None:
-            self._seed_model(self.models(model), name, mode)
+            self._seed_model(self.models(model), label, mode)
+        if len(self._calls_seen) < names.MOST_LABEL_SETS:
+            self._calls_seen.add(call)
 
     def _seed_kind(self, kind: str, name: str) -> None:
         self._seeded.add(("kind", kind, name))
