@@ -7,20 +7,24 @@ from typing import TYPE_CHECKING
 from hangup.config import Mode
 from hangup.core import registry
 from hangup.core.cause import Cause
-from hangup.core.current import Position, position
+from hangup.core.current import position
 from hangup.core.policy import ALLOWED, Decision, Verdict, decide
 from hangup.errors import Stop
 
 if TYPE_CHECKING:
     from hangup.core.run import Run
 
+# Members of an Enum are looked up through a Python frame before 3.12.
+_ALLOW = Decision.ALLOW
+_OFF = Mode.OFF
+
 # A leftover that swallows this many refusals gets the signal it cannot swallow.
 _REFUSALS_BEFORE_STOP = 32
 
 
-def ask(run: Run, needs: float = 0.0, here: Position | None = None) -> Verdict:
-    """Ask the policy whether a spending call may start now. Raises nothing."""
-    if run.delivered_at is not None or run.mode is Mode.OFF:
+def ask(run: Run, needs: float = 0.0) -> Verdict:
+    """Ask the policy whether a spending call may start here, now. Raises nothing."""
+    if run.delivered_at is not None or run.mode is _OFF:
         return ALLOWED
     token = run.token
     now = run.clock.monotonic()
@@ -28,6 +32,8 @@ def ask(run: Run, needs: float = 0.0, here: Position | None = None) -> Verdict:
     remaining = token.deadline.at - now
     if abandonment is None and remaining > 0 and remaining >= needs:
         return ALLOWED
+    # Looked up only here: nearly every call is allowed before.
+    here = position()
     shield = None if here is None else here.shield
     return decide(
         mode=run.mode,
@@ -54,8 +60,14 @@ def admit(run: Run, kind: str, needs: float = 0.0) -> BaseException | None:
     """
     if run.latent:
         run.begin_spending()
-    verdict = ask(run, needs, position())
-    if verdict.decision is Decision.ALLOW:
+    # The rule for nearly every call, in one step. A deadline is the earliest of the
+    # tree above, and a cause comes down at once: nothing else needs to be asked.
+    token = run.token
+    remaining = token.deadline.at - run.clock.monotonic()
+    if token.abandonment is None and remaining > 0 and remaining >= needs:
+        return None
+    verdict = ask(run, needs)
+    if verdict.decision is _ALLOW:
         return None
     cause = verdict.cause or Cause.DEADLINE
     if verdict.decision is Decision.REFUSE:
@@ -70,7 +82,7 @@ def stop_here(run: Run) -> BaseException | None:
     """Return the stop to raise here if the run must not go on; counts nothing."""
     if run.latent:
         return None
-    verdict = ask(run, 0.0, position())
+    verdict = ask(run)
     if verdict.decision is not Decision.REFUSE:
         return None
     _record(run, verdict.cause or Cause.DEADLINE, "it", 0.0)

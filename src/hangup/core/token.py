@@ -38,16 +38,20 @@ class CancelToken:
             a passed deadline is only a would-stop.
         parent: The node above; its deadline tightens this one's and its cancel comes
             down.
+
+    Attributes:
+        abandonment: The abandonment, if one was recorded; does not look at the clock.
+            Read-only, and plain: it is read at the start of every spending call.
     """
 
     __slots__ = (
         "__weakref__",
-        "_abandonment",
         "_callbacks",
         "_children",
         "_finished",
         "_lock",
         "_owns_deadline",
+        "abandonment",
         "binding",
         "deadline",
         "parent",
@@ -68,17 +72,12 @@ class CancelToken:
         self.binding = binding
         self.parent = parent
         self._lock = threading.Lock()
-        self._abandonment: Abandonment | None = None
+        self.abandonment: Abandonment | None = None
         self._finished = False
         self._children: weakref.WeakSet[CancelToken] | None = None
         self._callbacks: list[Callable[[Abandonment], None]] = []
         if parent is not None:
             parent._adopt(self)  # noqa: SLF001  a node of the same tree
-
-    @property
-    def abandonment(self) -> Abandonment | None:
-        """The abandonment, if one was recorded; does not look at the clock."""
-        return self._abandonment
 
     @property
     def finished(self) -> bool:
@@ -87,8 +86,8 @@ class CancelToken:
 
     def poll(self, now: float | None = None) -> Abandonment | None:
         """Return the abandonment, recording a binding deadline that has passed."""
-        if self._abandonment is not None or self._finished:
-            return self._abandonment
+        if self.abandonment is not None or self._finished:
+            return self.abandonment
         if now is None:
             now = self.deadline.clock.monotonic()
         parent = self.parent
@@ -98,7 +97,7 @@ class CancelToken:
             self._inherit(above)
         elif self.binding and self._owns_deadline and now >= self.deadline.at:
             self._record(Abandonment(Cause.DEADLINE, "", self.deadline.at, now))
-        return self._abandonment
+        return self.abandonment
 
     def cancel(
         self,
@@ -137,7 +136,7 @@ class CancelToken:
         if self.poll(now) is not None:
             return False
         with self._lock:
-            if self._finished or self._abandonment is not None:
+            if self._finished or self.abandonment is not None:
                 return False
             self._finished = True
             self._callbacks.clear()
@@ -160,7 +159,7 @@ class CancelToken:
             A function that forgets the callback. Idempotent.
         """
         with self._lock:
-            abandonment = self._abandonment
+            abandonment = self.abandonment
             if abandonment is None and not self._finished:
                 self._callbacks.insert(0 if first else len(self._callbacks), callback)
         if abandonment is not None:
@@ -181,7 +180,7 @@ class CancelToken:
 
     def _adopt(self, child: CancelToken) -> None:
         with self._lock:
-            abandonment, finished = self._abandonment, self._finished
+            abandonment, finished = self.abandonment, self._finished
             if abandonment is None and not finished:
                 if self._children is None:
                     self._children = weakref.WeakSet()
@@ -210,9 +209,9 @@ class CancelToken:
 
     def _record(self, abandonment: Abandonment) -> bool:
         with self._lock:
-            if self._finished or self._abandonment is not None:
+            if self._finished or self.abandonment is not None:
                 return False
-            self._abandonment = abandonment
+            self.abandonment = abandonment
             callbacks, self._callbacks = self._callbacks, []
             children = list(self._children or ())
             self._children = None

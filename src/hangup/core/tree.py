@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hangup.core.current import Position
     from hangup.core.run import Run
 
 
@@ -24,7 +26,7 @@ def current_task() -> asyncio.Task[Any] | None:
 class Tree:
     """Thread-safe; the lock is never held while calling out."""
 
-    __slots__ = ("_busy", "_held", "_shields", "_signalled", "lock")
+    __slots__ = ("_held", "_shields", "_signalled", "calls", "lock", "numbers")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -36,8 +38,12 @@ class Tree:
         self._held: weakref.WeakKeyDictionary[
             asyncio.Task[Any], list[Callable[[], object]]
         ] = weakref.WeakKeyDictionary()
-        # Tasks with an open spending call, and the runs those calls belong to.
-        self._busy: dict[asyncio.Task[Any], list[Run]] = {}
+        # The open spending calls: whose each is, the task it may be stopped on, and
+        # where that began. No lock: one store and one pop are atomic, and readers copy
+        # it whole.
+        self.calls: dict[int, tuple[Run, asyncio.Task[Any] | None, Position | None]]
+        self.calls = {}
+        self.numbers = itertools.count()
 
     # The signal: one for a task
 
@@ -99,27 +105,25 @@ class Tree:
             self._held.setdefault(task, []).append(stop)
         return True
 
-    # Tasks with an open spending call
+    # Open spending calls
 
-    def opened(self, task: asyncio.Task[Any], run: Run) -> None:
-        """Note that ``task`` began a spending call of ``run``."""
-        with self.lock:
-            self._busy.setdefault(task, []).append(run)
-
-    def closed(self, task: asyncio.Task[Any], run: Run) -> None:
-        """Note that one of those calls has ended."""
-        with self.lock:
-            runs = self._busy.get(task)
-            if runs is not None and run in runs:
-                runs.remove(run)
-                if not runs:
-                    del self._busy[task]
+    def open_calls(self, encloses: Callable[[Run], bool]) -> int:
+        """Return how many calls of runs that ``encloses`` accepts are open."""
+        return sum(encloses(run) for run, _, _ in tuple(self.calls.values()))
 
     def busy(self, encloses: Callable[[Run], bool]) -> list[asyncio.Task[Any]]:
-        """Return the tasks with an open call of a run that ``encloses`` accepts."""
-        with self.lock:
-            return [
-                task
-                for task, runs in self._busy.items()
-                if not task.done() and any(encloses(run) for run in runs)
-            ]
+        """Return the tasks with an open call of a run that ``encloses`` accepts.
+
+        Not those that were born outside its tree: they serve others too.
+        """
+        tasks = {
+            task: None
+            for run, task, born in tuple(self.calls.values())
+            if task is not None
+            and born is not None
+            and born.run is not None
+            and born.run.root is run.root
+            and not task.done()
+            and encloses(run)
+        }
+        return list(tasks)

@@ -9,6 +9,7 @@ the signal when the shield ends.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 from contextvars import ContextVar
@@ -24,7 +25,6 @@ from hangup.core.interrupt import awaited_outside, interrupt, retrieve
 from hangup.core.tree import Tree, current_task
 
 if TYPE_CHECKING:
-    import asyncio
     from contextvars import Context
 
     from hangup.core.clock import Timer
@@ -56,7 +56,6 @@ class Work:
         "left",
         "level",
         "loop",
-        "open_calls",
         "run",
         "task",
         "thread_id",
@@ -73,7 +72,6 @@ class Work:
         self.thread_id = 0
         self.left = False
         self.cancels = 0
-        self.open_calls = 0
         self.threads = 0
         self._late_refusals = 0
         self._swallowed = False
@@ -135,45 +133,50 @@ class Work:
 
     # Spending calls
 
-    def call_opened(self) -> asyncio.Task[Any] | None:
-        """Note a spending call that begins here; returns what ``call_closed`` wants."""
-        self._count(calls=1)
-        task = current_task()
-        if task is None or not self._may_stop_here():
-            return None
-        self.tree.opened(task, self.run)
-        return task
+    def call_opened(self) -> int:
+        """Note a spending call that begins here; returns what ``call_closed`` wants.
 
-    def _may_stop_here(self) -> bool:
-        """Whether a call that begins here is a reason to stop the running task.
-
-        Not so on a task that was not born in the run: it serves others too. Nor behind
-        a shield: what began there is finished.
+        It is a reason to stop the running task, but for one behind a shield (what began
+        there is finished) and one that was not born in the run (it serves others too).
         """
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:  # no event loop
+            task = None
         born = POSITION.get()
-        if born is None or born.run is None or born.run.root is not self.run.root:
-            return False
-        return born.shield is None or born.shield.deadline.expired()
+        if (
+            born is not None
+            and born.shield is not None
+            and not born.shield.deadline.expired()
+        ):
+            task = None
+        tree = self.tree
+        number = next(tree.numbers)
+        tree.calls[number] = (self.run, task, born)
+        return number
 
-    def call_closed(self, task: asyncio.Task[Any] | None) -> None:
+    def call_closed(self, number: int) -> None:
         """Note that a spending call has ended, wherever that was noticed."""
-        if task is not None:
-            self.tree.closed(task, self.run)
-        self._count(calls=-1)
+        self.tree.calls.pop(number, None)
+        run: Run | None = self.run
+        while run is not None:
+            if run.work.left:
+                run.work.settle_if_idle()
+            run = run.parent
+
+    @property
+    def open_calls(self) -> int:
+        """How many spending calls are open, of this run and of those below it."""
+        return self.tree.open_calls(self.encloses)
 
     def thread_changed(self, by: int) -> None:
         """Count a thread that works for the run and cannot be interrupted."""
-        self._count(threads=by)
-
-    def _count(self, *, calls: int = 0, threads: int = 0) -> None:
-        """Change the counts of this run and those around it; they may have settled."""
         left: list[Work] = []
         with self.tree.lock:
             run: Run | None = self.run
             while run is not None:
                 work, run = run.work, run.parent
-                work.open_calls += calls
-                work.threads += threads
+                work.threads += by
                 if work.left:
                     left.append(work)
         for work in left:

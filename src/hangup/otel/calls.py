@@ -51,6 +51,7 @@ _TABLE: Final[tuple[tuple[str, dict[str, str]], ...]] = (
         {"chat": INFERENCE, "completion": INFERENCE, "embedding": EMBEDDINGS},
     ),
 )
+_DECIDING: Final = frozenset(attribute for attribute, _ in _TABLE)
 _MODELS: Final = ("gen_ai.request.model", "llm.model_name", "gen_ai.response.model")
 _TOOLS: Final = ("gen_ai.tool.name", "tool.name", "traceloop.entity.name")
 UNKNOWN_MODEL: Final = "unknown"
@@ -58,7 +59,8 @@ UNKNOWN_MODEL: Final = "unknown"
 
 def kind_of(attributes: Mapping[str, object] | None) -> str | None:
     """Return the call kind a span with these start attributes is, None for none."""
-    if not attributes:
+    # Most spans are no calls and have none of these: one step says so.
+    if not attributes or _DECIDING.isdisjoint(attributes):
         return None
     for attribute, kinds in _TABLE:
         if attribute in attributes:
@@ -70,6 +72,10 @@ def kind_of(attributes: Mapping[str, object] | None) -> str | None:
 
 def model_of(attributes: Mapping[str, object] | None) -> str | None:
     """Return the model a span names, None where it names none."""
+    if attributes:
+        value = attributes.get("gen_ai.request.model")
+        if value and isinstance(value, str):
+            return value
     return _first_text(attributes, _MODELS)
 
 

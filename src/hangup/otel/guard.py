@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace import Tracer
 from opentelemetry.trace import NoOpTracer, SpanKind, StatusCode
 
 from hangup import config
+from hangup.core import registry
 from hangup.core.admission import admit, stop_here
 from hangup.core.cause import Cause
 from hangup.core.current import current_run
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
     from hangup.otel.recorder import Recorder
 
 
+# Members of an Enum are looked up through a Python frame before 3.12.
+_SERVER = SpanKind.SERVER
+
+
 class Guard:
     """Decides and opens spending calls at ``start_span``. Thread-safe.
 
@@ -58,6 +63,8 @@ class Guard:
         """Guard the tracers that report to this multi-processor. Idempotent."""
         if not any(one is multi_processor for one in self._watched):
             self._watched.append(multi_processor)
+            # Before the accounts are: what has ended is in the books when they close.
+            registry.add_observer(self._recorder)
         if not self._patches:
             self._patch(Tracer, "start_span", self._wrap_start)
             self._patch(SdkSpan, "set_status", self._wrap_status)
@@ -76,6 +83,8 @@ class Guard:
     def uninstall(self) -> None:
         """Restore what was wrapped, unless somebody wrapped it since. Idempotent."""
         self._watched.clear()
+        registry.remove_observer(self._recorder)
+        self._recorder.settle()
         for owner, name, original, wrapper in self._patches:
             if getattr(owner, name) is wrapper:
                 setattr(owner, name, original)
@@ -103,30 +112,29 @@ class Guard:
             *args: Any,
             **kwargs: Any,
         ) -> Span:
-            if tracer.span_processor not in watched:
-                return start_span(
-                    tracer, name, context, kind, attributes, *args, **kwargs
-                )
-            call_kind = kind_of(attributes) if attributes else None
-            if call_kind is None:
+            # The span first: then its parent is known without another look at the
+            # context, and every processor has heard of one that is refused.
+            if args or kwargs:
                 span = start_span(
                     tracer, name, context, kind, attributes, *args, **kwargs
                 )
-                parent = getattr(span, "parent", None)
-                if parent is None or parent.is_remote:
-                    guarded(self._first_span, span, context)
-                elif inside:
-                    guarded(
-                        recorder.nest, span.get_span_context().span_id, parent.span_id
-                    )
+            else:  # the usual call, at half the price
+                span = start_span(tracer, name, context, kind, attributes)
+            if tracer.span_processor not in watched:
                 return span
-            place = _Place(call_kind, context, kind, attributes)
-            refusal = guarded(self._decide, place)
-            span = start_span(tracer, name, context, kind, attributes, *args, **kwargs)
-            if refusal is not None:
-                guarded(_refuse, span, place.run)
-                raise refusal
-            guarded(self._open, place, span)
+            call_kind = kind_of(attributes) if attributes else None
+            if call_kind is not None:
+                refusal = guarded(
+                    self._open, span, call_kind, context, kind, attributes
+                )
+                if refusal is not None:
+                    raise refusal
+                return span
+            parent = getattr(span, "parent", None)
+            if parent is None or parent.is_remote:
+                guarded(self._first_span, span, context)
+            elif parent.span_id in inside:
+                guarded(recorder.nest, span.get_span_context().span_id, parent.span_id)
             return span
 
         return guarded_start_span
@@ -144,8 +152,8 @@ class Guard:
         ) -> Any:
             call_kind = calls.kind_of(attributes) if self._patches else None
             if call_kind is not None:
-                place = _Place(call_kind, context, kind, attributes)
-                refusal = guarded(self._decide, place)
+                call = Call(call_kind, calls.model_of(attributes))
+                refusal = guarded(self._decide, call, context, kind, attributes)
                 if refusal is not None:
                     raise refusal
             return start(tracer, name, context, kind, attributes, *args, **kwargs)
@@ -160,49 +168,76 @@ class Guard:
         if self._recorder.inside:
             parent_id = trace.get_current_span(context).get_span_context().span_id
             self._recorder.nest(span.get_span_context().span_id, parent_id)
+        if not span.is_recording():
+            return
         here = position_in(context)
         run = None if here is None else here.run
         if run is not None and run.root.span is None and not run.inert:
             runspan.adopt(run.root, span)
 
-    def _decide(self, place: _Place) -> BaseException | None:
-        """Return what to raise instead of letting the call start."""
-        here = position_in(place.context)
+    def _open(
+        self,
+        span: Span,
+        kind: str,
+        context: Context | None,
+        span_kind: SpanKind,
+        attributes: Mapping[str, Any],
+    ) -> BaseException | None:
+        """Open the call that a span has started, if it may start.
+
+        Returns:
+            What to raise in its place; the span has been ended then.
+        """
+        call = Call(kind, calls.model_of(attributes))
+        recording = span.is_recording()
+        if self._recorder.inside:
+            # A span that does not record does not know its parent either.
+            parent = (
+                getattr(span, "parent", None)
+                if recording
+                else trace.get_current_span(context).get_span_context()
+            )
+            if parent is not None:
+                call.parent = self._recorder.around(parent.span_id)
+        refusal = self._decide(call, context, span_kind, attributes)
+        if refusal is not None:
+            guarded(_refuse, span, call.run)
+            return refusal
+        if recording:  # else nobody will tell its end: a disabled tracer, say
+            run = call.run
+            if run is not None and run.root.span is None:
+                runspan.adopt(run.root, span)
+            self._recorder.start(call, span)
+        return None
+
+    def _decide(
+        self,
+        call: Call,
+        context: Context | None,
+        span_kind: SpanKind,
+        attributes: Mapping[str, Any],
+    ) -> BaseException | None:
+        """Return what to raise instead of letting the call start; sets its run."""
+        here = position_in(context)
         run = None if here is None else here.run
         if run is None or run.inert:
             return None
-        place.run = run
-        parent = trace.get_current_span(place.context).get_span_context()
-        place.around = around = self._recorder.around(parent.span_id)
+        call.run = run
+        around = call.parent
         settings = config.current()
-        place.protected = (around is not None and around.protected) or (
-            bool(settings.irreversible)
-            and calls.tool_of(place.attributes) in settings.irreversible
-        )
-        if place.protected:
+        if around is not None and around.protected:
+            call.protected = True
+        elif settings.irreversible:
+            call.protected = calls.tool_of(attributes) in settings.irreversible
+        if call.protected:
             run.begin_spending()
             return None
-        if around is not None and around.kind == place.kind == calls.INFERENCE:
+        if around is not None and around.kind == call.kind == calls.INFERENCE:
             return stop_here(run)  # the same call again: decided and counted already
-        refusal = admit(run, place.kind, _needs(settings.needs, place))
+        needs = _needs(settings.needs, call) if settings.needs else 0.0
+        refusal = admit(run, call.kind, needs)
         # Raising here kills a stdio MCP server; its adapter answers with an error.
-        return None if place.span_kind is SpanKind.SERVER else refusal
-
-    def _open(self, place: _Place, span: Span) -> None:
-        if not span.is_recording():
-            return  # a disabled tracer or a foreign sampler: nobody will tell its end
-        run = place.run
-        context = span.get_span_context()
-        if run is None and place.around is None:
-            parent = getattr(span, "parent", None)
-            place.around = (
-                None if parent is None else self._recorder.around(parent.span_id)
-            )
-        if run is not None and run.root.span is None:
-            runspan.adopt(run.root, span)
-        call = Call(span, context.span_id, place.kind, place.model, run)
-        call.protected = place.protected
-        self._recorder.start(call, place.around)
+        return None if span_kind is _SERVER else refusal
 
     def _wrap_status(self, set_status: Callable[..., None]) -> Any:
         @functools.wraps(set_status)
@@ -258,46 +293,11 @@ def _stop_in(error: BaseException) -> str | None:
     return None if abandonment is None else abandonment.cause.value
 
 
-class _Place:
-    """Where a spending call wants to start."""
-
-    __slots__ = (
-        "around",
-        "attributes",
-        "context",
-        "kind",
-        "protected",
-        "run",
-        "span_kind",
-    )
-
-    def __init__(
-        self,
-        kind: str,
-        context: Context | None,
-        span_kind: SpanKind,
-        attributes: Mapping[str, Any] | None,
-    ) -> None:
-        self.kind = kind
-        self.context = context
-        self.span_kind = span_kind
-        self.attributes = attributes
-        self.run: Run | None = None
-        self.around: Call | None = None
-        self.protected = False
-
-    @property
-    def model(self) -> str | None:
-        return calls.model_of(self.attributes)
-
-
-def _needs(needs: Mapping[str, float], place: _Place) -> float:
-    if not needs:
-        return 0.0
-    model = place.model
-    if model is not None and model in needs:
-        return needs[model]
-    return needs.get(place.kind, 0.0)
+def _needs(needs: Mapping[str, float], call: Call) -> float:
+    """Return the least time worth starting this call with; its model goes first."""
+    if call.model is not None and call.model in needs:
+        return needs[call.model]
+    return needs.get(call.kind, 0.0)
 
 
 def _refuse(span: Span, run: Run | None) -> None:

@@ -143,10 +143,11 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         accounts = getattr(self, "_accounts", None)
         if accounts is None:
             return
+        # Before the adapters go: one of them carries the notices of what is released.
+        self._flush()
         for adapter in _ADAPTERS:
             guarded(importlib.import_module(adapter).uninstall)
         propagator.uninstall()
-        self._flush()
         atexit.unregister(self._flush)
         registry.remove_observer(settlement.observer())
         registry.remove_observer(accounts)
@@ -164,11 +165,13 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
     def _before_collect(self) -> None:
         accounts = getattr(self, "_accounts", None)
         if accounts is not None:
+            guarded(self._recorder.settle)
             guarded(accounts.drain)
 
     def _flush(self) -> None:
         accounts = getattr(self, "_accounts", None)
         if accounts is not None:
+            guarded(self._recorder.settle)
             guarded(accounts.flush)
 
 

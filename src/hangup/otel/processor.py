@@ -23,6 +23,7 @@ class HangupSpanProcessor(SpanProcessor):
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self._inside = recorder.inside
         self.active = True
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
@@ -30,5 +31,18 @@ class HangupSpanProcessor(SpanProcessor):
 
     def on_end(self, span: ReadableSpan) -> None:
         """Close the call of this span, if it is one."""
-        if self.active:
+        # Most spans of most processes stand in no call: nothing is called for them.
+        if self._inside and self.active:
             guarded(self._recorder.end, span)
+
+    def shutdown(self) -> None:
+        """Put what has ended into the books; the metrics may go next."""
+        guarded(self._recorder.settle)
+
+    def force_flush(
+        self,
+        timeout_millis: int = 30000,  # noqa: ARG002  the SDK's signature
+    ) -> bool:
+        """Put what has ended into the books; ``timeout_millis`` is not needed."""
+        guarded(self._recorder.settle)
+        return True

@@ -7,14 +7,17 @@ those that are no calls themselves.
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections import deque
 from typing import TYPE_CHECKING
 
-from hangup.core.clock import SYSTEM_CLOCK
+from hangup.core import registry
+from hangup.core.guard import guarded
 from hangup.otel import calls, names
 from hangup.spend.usage import Usage, read_aggregate, read_first_token, read_usage
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Mapping
     from typing import Any
 
@@ -29,6 +32,8 @@ _MOST_OPEN = 10_000
 # Spans that are no calls, remembered per open call: with more of them open at a time,
 # or dropped by the sampler (and those never end), the oldest lose their place.
 _MOST_NESTED = 4_096
+# Calls that have ended and wait for a turn of the loop; their spans are kept for it.
+_MOST_PENDING = 256
 _MODEL_CALLS = (calls.INFERENCE, calls.EMBEDDINGS)
 _NOTHING = Usage(0, 0)
 
@@ -39,26 +44,25 @@ class Call:
     __slots__ = (
         "counted",
         "duplicate",
+        "ended_at",
         "kind",
         "model",
         "nested",
         "parent",
         "protected",
+        "report",
         "run",
         "span",
         "span_id",
-        "task",
+        "started_at",
+        "ticket",
         "vague",
     )
 
-    def __init__(
-        self, span: Span, span_id: int, kind: str, model: str | None, run: Run | None
-    ) -> None:
-        self.span = span
-        self.span_id = span_id
+    def __init__(self, kind: str, model: str | None) -> None:
         self.kind = kind
         self.model = model
-        self.run = run
+        self.run: Run | None = None
         self.parent: Call | None = None
         # What descendants have reported, and whether one of them is this same call.
         self.counted: Usage | None = None
@@ -67,12 +71,25 @@ class Call:
         self.vague = 0
         # Inside a tool that must finish once begun.
         self.protected = False
-        self.task: asyncio.Task[Any] | None = None
         self.nested: dict[int, None] | None = None
+        # Set when it starts, on the run's clock
+        self.span: Span
+        self.span_id: int
+        self.started_at = 0.0
+        self.ticket = 0
+        # Set when it ends; no report: it was given up
+        self.ended_at = 0.0
+        self.report: ReadableSpan | None = None
 
 
-class Recorder:
+class Recorder(registry.RunObserver):
     """Follows calls from span start to span end. Thread-safe, bounded, never raises.
+
+    Reading what a call used, pricing it and entering it costs more than all the rest,
+    so it is not done while the application waits for its span to end. On an event loop
+    it is done in the loop's next turn (nothing that waits for time or for another task
+    sees the difference), and before that when a run's fate is known. Where no loop
+    runs, it is done at once. Always in the order the calls ended in.
 
     Args:
         instruments: Where calls outside runs, and totals, are recorded.
@@ -89,6 +106,14 @@ class Recorder:
         self._open: dict[int, Call] = {}
         # Every open span inside a call, by id, with the nearest call around it.
         self.inside: dict[int, Call] = {}
+        # What of a process starts at zero, has been made to.
+        self._seeded: set[tuple[str, str | None, str, str]] = set()
+        # Calls that have ended and are not in the books, and the loop whose next turn
+        # will see to them. The lock is never waited for: who holds it goes on until
+        # nothing is left, and a finaliser may come by in the middle of that.
+        self._pending: deque[Call] = deque(maxlen=_MOST_OPEN)
+        self._due_on: asyncio.AbstractEventLoop | None = None
+        self._settling = threading.Lock()
 
     @property
     def open_calls(self) -> int:
@@ -114,38 +139,37 @@ class Recorder:
                 call.nested.pop(oldest, None)
                 self.inside.pop(oldest, None)
 
-    def start(self, call: Call, around: Call | None) -> None:
+    def start(self, call: Call, span: Span) -> None:
         """Open a call that was allowed to start."""
-        call.parent = around
-        run = call.run
+        call.span = span
+        call.span_id = span_id = span.get_span_context().span_id
         if len(self._open) >= _MOST_OPEN:
             self._evict()
-        self._open[call.span_id] = call
-        self.inside[call.span_id] = call
+        self._open[span_id] = self.inside[span_id] = call
+        run = call.run
         if run is None:
             return
-        call.task = run.work.call_opened()
-        self._instruments.seed_call(call.kind, call.model, run.name, run.mode)
-        ledger = run.ledger
-        if ledger is not None:
-            ledger.start(
-                call.span_id,
-                call.kind,
-                call.model or calls.UNKNOWN_MODEL,
-                run.clock.monotonic(),
-                call.span.get_span_context(),
-            )
+        seed = (call.kind, call.model, run.name, run.mode)
+        if seed not in self._seeded:
+            self._seed(seed, run)
+        call.ticket = run.work.call_opened()
+        call.started_at = run.clock.monotonic()
+
+    def _seed(self, seed: tuple[str, str | None, str, str], run: Run) -> None:
+        if len(self._seeded) >= _MOST_OPEN:
+            self._seeded.clear()  # models are text from outside
+        kind, model, name, _ = seed
+        self._instruments.seed_call(kind, model, name, run.mode)
+        self._seeded.add(seed)
 
     def end(self, span: ReadableSpan) -> None:
         """Close the call of a span that has ended, if it is one."""
-        if not self.inside:
-            return
         span_id = span.context.span_id
         call = self.inside.pop(span_id, None)
         if call is None:
             return
         if self._open.pop(span_id, None) is not None:
-            self._close(call, span.attributes or {})
+            self._close(call, span)
         elif call.nested is not None:
             call.nested.pop(span_id, None)
 
@@ -161,13 +185,59 @@ class Recorder:
         call = None if oldest is None else self._open.pop(oldest, None)
         if call is not None:
             self.inside.pop(call.span_id, None)
-            self._close(call, {})
+            self._close(call, None)
 
-    def _close(self, call: Call, attributes: Mapping[str, object]) -> None:
-        for span_id in tuple(call.nested or ()):
-            self.inside.pop(span_id, None)
+    def _close(self, call: Call, report: ReadableSpan | None) -> None:
+        if call.nested:
+            for span_id in tuple(call.nested):
+                self.inside.pop(span_id, None)
+        call.report = report
         run = call.run
-        now = (SYSTEM_CLOCK if run is None else run.clock).monotonic()
+        if run is not None:
+            call.ended_at = run.clock.monotonic()
+            run.work.call_closed(call.ticket)
+        self._pending.append(call)
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self.settle()
+            return
+        if loop is not self._due_on:
+            self._due_on = loop
+            loop.call_soon(guarded, self.settle)
+        elif len(self._pending) >= _MOST_PENDING:  # the loop has had no turn for long
+            self.settle()
+
+    # Into the books
+
+    def abandoned(self, run: Run) -> None:  # noqa: ARG002  whichever it is
+        """Settle, before the fate of what the run spent is decided."""
+        self.settle()
+
+    def delivered(self, run: Run) -> None:  # noqa: ARG002  whichever it is
+        """Settle, likewise."""
+        self.settle()
+
+    def closed(self, run: Run) -> None:  # noqa: ARG002  whichever it is
+        """Settle, likewise."""
+        self.settle()
+
+    def settle(self) -> None:
+        """Enter every call that has ended into the books; nobody waits for another."""
+        # First: a turn that finds the lock taken has had its use all the same.
+        self._due_on = None
+        pending = self._pending
+        while pending and self._settling.acquire(blocking=False):
+            try:
+                while pending:
+                    guarded(self._enter, pending.popleft())
+            finally:
+                self._settling.release()
+
+    def _enter(self, call: Call) -> None:
+        report = call.report
+        attributes = {} if report is None else _plain(report.attributes)
+        run = call.run
         usage = self._usage(call, attributes)
         model = call.model or calls.model_of(attributes) or calls.UNKNOWN_MODEL
         above = _same_call_above(call)
@@ -184,22 +254,17 @@ class Recorder:
             )
         if call.kind in _MODEL_CALLS:
             self._note_unknown(call, above, model, usage, attributes)
-        if run is None:
-            return
-        ledger = run.ledger
+        ledger = None if run is None or repeats else run.ledger
         if ledger is not None:
-            if repeats:
-                ledger.drop(call.span_id)
-            else:
-                ledger.end(
-                    call.span_id,
-                    now,
-                    usage,
-                    first_token=read_first_token(attributes),
-                    model=model,
-                    cost=cost,
-                )
-        run.work.call_closed(call.task)
+            context = call.span.get_span_context()
+            ledger.start(call.span_id, call.kind, model, call.started_at, context)
+            ledger.end(
+                call.span_id,
+                call.ended_at,
+                usage,
+                first_token=read_first_token(attributes),
+                cost=cost,
+            )
 
     @staticmethod
     def _usage(call: Call, attributes: Mapping[str, object]) -> Usage | None:
@@ -270,6 +335,15 @@ def _complete(kind: str, usage: Usage | None) -> bool:
     if usage is None or usage.input is None:
         return False
     return usage.output is not None or kind == calls.EMBEDDINGS
+
+
+def _plain(attributes: Any) -> Mapping[str, object]:
+    """Return a copy that is a plain dictionary.
+
+    Every look into the SDK's own mapping goes through two frames of Python.
+    """
+    copy: Callable[[], Mapping[str, object]] | None = getattr(attributes, "copy", None)
+    return dict(attributes or ()) if copy is None else copy()
 
 
 def _first(entries: Mapping[int, object]) -> int | None:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from opentelemetry.util.types import Attributes
 
 
+# Members of an Enum are looked up through a Python frame before 3.12.
+_DROP = Decision.DROP
+
+
 class HangupSampler(Sampler):
     """Wraps the configured sampler: a dropped spending call is recorded, not exported.
 
@@ -41,7 +45,7 @@ class HangupSampler(Sampler):
         result = self.wrapped.should_sample(
             parent_context, trace_id, name, kind, attributes, links, trace_state
         )
-        if result.decision is Decision.DROP and kind_of(attributes) is not None:
+        if result.decision is _DROP and kind_of(attributes) is not None:
             return SamplingResult(
                 Decision.RECORD_ONLY,
                 attributes,

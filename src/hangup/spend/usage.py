@@ -203,13 +203,11 @@ def _read(
     found: list[int | None] = [None] * 5
     ranks = [99] * 5
     said = False
-    # One pass over the keys: on an SDK span a lookup that misses costs a microsecond,
-    # and a model span has a dozen keys where there are thirty spellings.
-    for key in tuple(attributes):
-        place = places.get(key)
-        if place is None:
+    # One pass over the keys: a model span has a dozen where there are thirty spellings.
+    for key in attributes:
+        if key not in places:
             continue
-        field, rank = place
+        field, rank = places[key]
         if rank < ranks[field] and (count := _count(attributes.get(key))) is not None:
             found[field] = count
             ranks[field] = rank

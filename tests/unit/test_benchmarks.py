@@ -1,0 +1,34 @@
+"""The benchmark runs and reports; what it measures is not for a test to judge."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "run.py"
+
+
+def test_it_prints_ratios_of_both_goals_at_both_samplings() -> None:
+    """One round of one pair of processes is enough to see the shape."""
+    options = ["--json", "--rounds", "1", "--pairs", "1"]
+    only = ["--only", "span_outside", "--only", "call_in_run"]
+    done = subprocess.run(  # noqa: S603  our own file, this Python
+        [sys.executable, str(BENCHMARK), *options, *only],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    rows = {(row["case"], row["sampling"]): row for row in report["results"]}
+    cases = ("span_outside", "call_in_run")
+    assert set(rows) == {(case, ratio) for case in cases for ratio in (1.0, 0.01)}
+    assert rows["span_outside", 1.0]["goal"] == 1.10
+    assert rows["call_in_run", 1.0]["goal"] == 1.35
+    for row in rows.values():
+        assert row["ratio"] > 0
+        assert row["baseline_us"] > 0
+        assert row["hangup_us"] > 0
