@@ -6,12 +6,19 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from hangup import config
 from hangup.core import guard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+# In CI the same examples every time: it judges a change, and searching is for before.
+settings.register_profile("ci", derandomize=True, deadline=None)
+if os.environ.get("CI") == "true":
+    settings.load_profile("ci")
 
 
 @pytest.fixture(autouse=True)
