@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hangup import config
 from hangup.clients.patch import Patch
+from hangup.core.admission import stop_here
 from hangup.core.guard import guarded
+from hangup.core.tree import current_task
 from hangup.otel import carriers, settlement, wire
 from hangup.otel.hosts import host_allowed
 from hangup.otel.notices import SETTLE_HEADER
@@ -92,11 +94,25 @@ class _Origins:
 _holders = _Origins()
 
 
+def _refusal() -> BaseException | None:
+    """Return the stop to raise in place of a request inside a spending call.
+
+    A model client's own retries are requests of one call whose span began long ago.
+    Requests outside spending calls are nobody's business.
+    """
+    run = run_in()
+    if run is None or not run.work.tree.calling(current_task()):
+        return None
+    return stop_here(run)
+
+
 def _sync_transport(original: Any, patch: Patch) -> Callable[..., Any]:
     @functools.wraps(original)
     def handle_request(self: Any, request: Any) -> Any:
         if not patch.active:
             return original(self, request)
+        if (refusal := guarded(_refusal)) is not None:
+            raise refusal
         hop = _Hop(request)
         guarded(hop.leave)
         before = REQUEST_HOST.set(hop.host)
@@ -118,6 +134,8 @@ def _async_transport(original: Any, patch: Patch) -> Callable[..., Any]:
     async def handle_async_request(self: Any, request: Any) -> Any:
         if not patch.active:
             return await original(self, request)
+        if (refusal := guarded(_refusal)) is not None:
+            raise refusal
         hop = _Hop(request)
         guarded(hop.leave)
         before = REQUEST_HOST.set(hop.host)

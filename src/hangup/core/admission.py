@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 from hangup.config import Mode
 from hangup.core import registry
 from hangup.core.cause import Cause
-from hangup.core.current import position
+from hangup.core.current import POSITION, position
+from hangup.core.interrupt import awaited_outside
 from hangup.core.policy import ALLOWED, Decision, Verdict, decide
+from hangup.core.tree import current_task
 from hangup.errors import Stop
 
 if TYPE_CHECKING:
+    from contextvars import Context
+
     from hangup.core.run import Run
 
 # Members of an Enum are looked up through a Python frame before 3.12.
@@ -67,7 +71,7 @@ def admit(run: Run, kind: str, needs: float = 0.0) -> BaseException | None:
     if token.abandonment is None and remaining > 0 and remaining >= needs:
         return None
     verdict = ask(run, needs)
-    if verdict.decision is _ALLOW:
+    if verdict.decision is _ALLOW or _serves_others(run):
         return None
     cause = verdict.cause or Cause.DEADLINE
     if verdict.decision is Decision.REFUSE:
@@ -83,10 +87,38 @@ def stop_here(run: Run) -> BaseException | None:
     if run.latent:
         return None
     verdict = ask(run)
-    if verdict.decision is not Decision.REFUSE:
+    if verdict.decision is not Decision.REFUSE or _serves_others(run):
         return None
     _record(run, verdict.cause or Cause.DEADLINE, "it", 0.0)
     return _signal(run)
+
+
+def _serves_others(run: Run) -> bool:
+    """Whether a healthy run besides this one waits for the running task.
+
+    A single-flight task belongs to its other waiters too: it is neither cancelled nor
+    refused. The task of a scope is not one, whatever its creator keeps of it.
+    """
+    task = current_task()
+    if task is None:
+        return False
+    around: Run | None = run
+    while around is not None:
+        if around.work.task is task:
+            return False
+        around = around.parent
+
+    def healthy_elsewhere(context: Context) -> bool:
+        here = context.get(POSITION)
+        other = None if here is None else here.run
+        return (
+            other is not None
+            and other.root is not run.root
+            and other.token.abandonment is None
+            and not other.inert
+        )
+
+    return awaited_outside(task, healthy_elsewhere)
 
 
 def _record(run: Run, cause: Cause, kind: str, needs: float) -> None:

@@ -134,13 +134,18 @@ class _TimerThread:
                 heapq.heapify(self._heap)
                 self._most = max(self._FEW, 2 * len(self._heap))
             if not self._running:
-                self._running = True
-                threading.Thread(
-                    target=self._serve, name="hangup-timer", daemon=True
-                ).start()
+                self._start()
             else:
                 self._condition.notify()
         return timer
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._serve, name="hangup-timer", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter is going down: no timer fires any more
+            return
+        self._running = True
 
     def _serve(self) -> None:
         while (callback := self._next()) is not None:

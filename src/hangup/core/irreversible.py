@@ -84,11 +84,14 @@ async def irreversible(
             return await result
         return result
 
-    leave = enter(Position(run, Shield("irreversible", Deadline())))
+    shield = Shield("irreversible", Deadline())
+    leave = enter(Position(run, shield))
     held = None if run is None else run.work.tree.shield()
     try:
         return await _finish(asyncio.ensure_future(perform()))
     finally:
+        # What the step has left behind is no part of it.
+        shield.deadline = Deadline.after(0, shield.deadline.clock)
         leave()
         if run is not None:
             run.work.tree.unshield(held)

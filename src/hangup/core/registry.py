@@ -6,6 +6,7 @@ goes.
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from typing import TYPE_CHECKING
@@ -49,13 +50,22 @@ class RunObserver:
 
 class _Registry:
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        # Reentrant: a garbage collection may close a run in the middle of these.
+        self.lock = threading.RLock()
         self.observers: tuple[RunObserver, ...] = ()
         self.live: weakref.WeakSet[Run] = weakref.WeakSet()
         self.holders: dict[str, weakref.ref[Run]] = {}
 
+    def after_fork(self) -> None:
+        """Begin anew: the runs and the lock of the parent process mean nothing here."""
+        self.lock = threading.RLock()
+        self.live = weakref.WeakSet()
+        self.holders = {}
+
 
 _registry = _Registry()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_registry.after_fork)
 
 
 def add_observer(observer: RunObserver) -> None:

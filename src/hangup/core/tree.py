@@ -107,9 +107,26 @@ class Tree:
 
     # Open spending calls
 
-    def open_calls(self, encloses: Callable[[Run], bool]) -> int:
-        """Return how many calls of runs that ``encloses`` accepts are open."""
-        return sum(encloses(run) for run, _, _ in tuple(self.calls.values()))
+    def open_calls(
+        self,
+        encloses: Callable[[Run], bool],
+        *,
+        but_on: asyncio.Task[Any] | None = None,
+    ) -> int:
+        """Return how many calls of runs that ``encloses`` accepts are open.
+
+        Args:
+            encloses: Whose calls count.
+            but_on: A task whose calls do not; None counts all.
+        """
+        return sum(
+            encloses(run) and (but_on is None or task is not but_on)
+            for run, task, _ in tuple(self.calls.values())
+        )
+
+    def calling(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether a spending call is open on ``task``; None is any thread."""
+        return any(caller is task for _, caller, _ in tuple(self.calls.values()))
 
     def busy(self, encloses: Callable[[Run], bool]) -> list[asyncio.Task[Any]]:
         """Return the tasks with an open call of a run that ``encloses`` accepts.

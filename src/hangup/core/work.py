@@ -110,12 +110,22 @@ class Work:
         task, abandonment = self.task, self.run.token.abandonment
         if task is None or abandonment is None or abandonment.inherited:
             return
+        if self._is_owed_outside(task):
+            return  # the signal it had was that of a run around this one
         self.tree.forget_signal(task)
         run = self.run.parent
         while run is not None:
             if run.work.task is task:
                 run.work.abandoned()
             run = run.parent
+
+    def _is_owed_outside(self, task: asyncio.Task[Any]) -> bool:
+        run = self.run.parent
+        while run is not None:
+            if run.work.task is task and run.work.cancels:
+                return True
+            run = run.parent
+        return False
 
     def is_home(self) -> bool:
         """Whether a ``Stop`` raised here travels to the scope of this run.
@@ -336,7 +346,10 @@ class Work:
         abandonment = self.run.token.abandonment
         if abandonment is None or abandonment.inherited or not self.left:
             return
-        if self.open_calls == 0 and self.threads == 0 and not self._stopping:
+        # Not what is open on the scope's own task: that has left, and a stream it
+        # dropped half-way may be ended by nobody.
+        open_calls = self.tree.open_calls(self.encloses, but_on=self.task)
+        if open_calls == 0 and self.threads == 0 and not self._stopping:
             self._settle(0)
 
     def _report(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import importlib
 import logging
+import os
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
     """
 
     _instruments: Instruments | None = None
+    _forks = False
 
     def instrumentation_dependencies(self) -> Collection[str]:
         """Return no dependency: hangup watches OpenTelemetry itself."""
@@ -62,7 +64,12 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
     def _instrument(self, **kwargs: Any) -> None:
         tracer_provider = kwargs.pop("tracer_provider", None)
         meter_provider = kwargs.pop("meter_provider", None)
-        for unused in ("skip_dep_check", "raise_exception_on_conflict"):
+        # What callers give to every instrumentor alike.
+        for unused in (
+            "logger_provider",
+            "raise_exception_on_conflict",
+            "skip_dep_check",
+        ):
             kwargs.pop(unused, None)
         environment = config.from_environment()
         settings = config.with_keywords(environment, **kwargs)
@@ -97,6 +104,9 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         for adapter in _ADAPTERS:
             guarded(importlib.import_module(adapter).install)
         atexit.register(self._flush)
+        if not self._forks and hasattr(os, "register_at_fork"):
+            self._forks = True
+            os.register_at_fork(after_in_child=self._after_fork)
 
     def _instruments_on(self, meters: metrics.MeterProvider) -> Instruments:
         """Return instruments on these meters, those of the last time if they were.
@@ -161,6 +171,12 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
                 self._set_sampler(provider.sampler.wrapped)
             del self._provider
         del self._accounts
+
+    def _after_fork(self) -> None:
+        if getattr(self, "_accounts", None) is not None:
+            self._recorder.after_fork()
+            if self._instruments is not None:
+                self._instruments.after_fork()
 
     def _before_collect(self) -> None:
         accounts = getattr(self, "_accounts", None)

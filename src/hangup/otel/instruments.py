@@ -322,6 +322,12 @@ class Instruments:
         for caller in _CALLERS:
             self.add_run(0, outcome, cause, caller, name, mode)
 
+    def after_fork(self) -> None:
+        """Take locks of one's own in a child process."""
+        rooms = (self._run_room, self._call_room, self._refusal_room, self._token_room)
+        for part in (self.names, self.models, self.metered, *rooms):
+            part.after_fork()
+
     def _observe_info(self, _options: CallbackOptions) -> Iterable[Observation]:
         self._before_collect()
         yield Observation(1, self.info)

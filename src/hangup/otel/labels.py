@@ -18,7 +18,7 @@ class FewValues:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._admitted: set[str] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def __call__(self, value: str) -> str:
         """Return ``value`` or ``other``."""
@@ -34,6 +34,10 @@ class FewValues:
         """Return the values admitted so far."""
         with self._lock:
             return tuple(self._admitted)
+
+    def after_fork(self) -> None:
+        """Take a lock of one's own: somebody may have held the parent's."""
+        self._lock = threading.RLock()
 
 
 class Room:
@@ -52,7 +56,11 @@ class Room:
     def __init__(self, reserved: int) -> None:
         self._free = MOST_LABEL_SETS - reserved
         self._admitted: set[tuple[str, ...]] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+
+    def after_fork(self) -> None:
+        """Take a lock of one's own: somebody may have held the parent's."""
+        self._lock = threading.RLock()
 
     def has(self, key: tuple[str, ...], label_sets: int) -> bool:
         """Return whether ``key`` has its labels; admit it if its label sets fit in."""

@@ -24,7 +24,8 @@ class Metered:
 
     def __init__(self, models: FewValues) -> None:
         self._models = models
-        self._lock = threading.Lock()
+        # Reentrant: a garbage collection may end a call in the middle of these.
+        self._lock = threading.RLock()
         # (model, in a run) -> input, output, dollars, unpriced tokens
         self._sums: dict[tuple[str, bool], list[float]] = {}
 
@@ -75,6 +76,10 @@ class Metered:
         for model, tokens in totals.items():
             yield Observation(int(tokens), {names.MODEL: model})
 
+    def after_fork(self) -> None:
+        """Take a lock of one's own: somebody may have held the parent's."""
+        self._lock = threading.RLock()
+
     def _snapshot(self) -> list[tuple[tuple[str, bool], list[float]]]:
         with self._lock:
-            return [(key, list(sums)) for key, sums in self._sums.items()]
+            return [(key, list(sums)) for key, sums in list(self._sums.items())]

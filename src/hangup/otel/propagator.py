@@ -67,6 +67,9 @@ _INTERNAL_RPC = frozenset(
     }
 )
 
+# Providers whose clients speak gRPC to hosts that their spans do not name.
+_OUTSIDE_SERVICES = ("google.",)
+
 
 class HangupPropagator(TextMapPropagator):
     """Wraps another propagator and adds the run. Thread-safe, never raises of itself.
@@ -289,6 +292,8 @@ def carrier_allowed(span: trace.Span) -> bool:
     host = _host_of(attributes)
     if host:
         return host_allowed(host, allowed)
+    if str(attributes.get("rpc.service", "")).startswith(_OUTSIDE_SERVICES):
+        return False
     return "mcp.method.name" in attributes or (
         str(attributes.get("rpc.system", "")).lower() in _INTERNAL_RPC
     )

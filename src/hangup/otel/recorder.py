@@ -115,6 +115,14 @@ class Recorder(registry.RunObserver):
         self._due_on: asyncio.AbstractEventLoop | None = None
         self._settling = threading.Lock()
 
+    def after_fork(self) -> None:
+        """Begin anew in a child process: the parent's calls are the parent's."""
+        self._settling = threading.Lock()
+        self._due_on = None
+        self._pending.clear()
+        self._open.clear()
+        self.inside.clear()
+
     @property
     def open_calls(self) -> int:
         """How many calls are open in the process."""
