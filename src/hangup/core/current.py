@@ -35,20 +35,20 @@ class Shield:
 class Position:
     """A run (None: deliberately outside any) and the shield around this work."""
 
-    __slots__ = ("_run", "shield")
+    __slots__ = ("held", "shield")
 
     def __init__(self, run: Run | None, shield: Shield | None = None) -> None:
-        self._run = run
+        self.held = run
         self.shield = shield
 
     @property
     def run(self) -> Run | None:
         """The run this work is for: a child that was delivered hands it up."""
-        run = self._run
+        run = self.held
         while run is not None and run.delivered_at is not None:
             if run.parent is None:
                 break
-            run = self._run = run.parent
+            run = self.held = run.parent
         return run
 
 

@@ -69,8 +69,8 @@ class Run:
         "name",
         "origin",
         "parent",
-        "refuse_for",
         "root",
+        "settings",
         "span",
         "started_at",
         "supersede_key",
@@ -106,7 +106,7 @@ class Run:
         self.supersede_key = supersede_key
         self.delivered_at: float | None = None
         self.closed_at: float | None = None
-        self.refuse_for = config.current().refuse_for
+        self.settings = config.current()
         self.ledger: Any = None
         self.origin: Any = None
         self.span: Any = None
@@ -166,7 +166,7 @@ class Run:
         if self.token.abandonment is None:
             # A child that ended well hands its place back to its parent.
             return self.parent is None or self.parent.inert
-        return self.clock.monotonic() - closed_at > self.refuse_for
+        return self.clock.monotonic() - closed_at > self.settings.refuse_for
 
     def remaining(self) -> float:
         """Seconds left here: to the run's deadline, or that of a cleanup around us.

@@ -51,7 +51,8 @@ _TABLE: Final[tuple[tuple[str, dict[str, str]], ...]] = (
         {"chat": INFERENCE, "completion": INFERENCE, "embedding": EMBEDDINGS},
     ),
 )
-_DECIDING: Final = frozenset(attribute for attribute, _ in _TABLE)
+# A span with none of these at its start is no call.
+DECIDING: Final = frozenset(attribute for attribute, _ in _TABLE)
 _MODELS: Final = ("gen_ai.request.model", "llm.model_name", "gen_ai.response.model")
 _TOOLS: Final = ("gen_ai.tool.name", "tool.name", "traceloop.entity.name")
 UNKNOWN_MODEL: Final = "unknown"
@@ -59,8 +60,7 @@ UNKNOWN_MODEL: Final = "unknown"
 
 def kind_of(attributes: Mapping[str, object] | None) -> str | None:
     """Return the call kind a span with these start attributes is, None for none."""
-    # Most spans are no calls and have none of these: one step says so.
-    if not attributes or _DECIDING.isdisjoint(attributes):
+    if not attributes or DECIDING.isdisjoint(attributes):
         return None
     for attribute, kinds in _TABLE:
         if attribute in attributes:

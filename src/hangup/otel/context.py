@@ -10,8 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from opentelemetry import context as context_api
+from opentelemetry.context import get_current
+from opentelemetry.trace import get_current_span
 
 from hangup.core.current import POSITION, Position
+from hangup.otel import runspan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,9 +29,9 @@ INBOUND_KEY = context_api.create_key("hangup-inbound")
 
 def position_in(context: Context | None) -> Position | None:
     """Return the position in ``context``; of the present code where it says nothing."""
-    where = context_api.get_current() if context is None else context
-    found = where.get(POSITION_KEY)
-    return found if isinstance(found, Position) else POSITION.get()
+    where = get_current() if context is None else context
+    found: Position | None = where.get(POSITION_KEY)  # type: ignore[assignment]  # ours
+    return POSITION.get() if found is None else found
 
 
 def run_in(context: Context | None) -> Run | None:
@@ -55,12 +58,18 @@ class OtelBridge:
         finished run alive for whatever comes next.
         """
         before = context_api.get_current()
-        if position.run is not None and position.run.origin is None:
-            position.run.origin = before
+        run = position.run
+        opened = run is not None and run.origin is None
+        if run is not None and opened:
+            run.origin = before
+            if run.parent is None and not get_current_span(before).is_recording():
+                runspan.await_span(run)
         ours = context_api.set_value(POSITION_KEY, position, before)
         context_api.attach(ours)
 
         def leave() -> None:
+            if run is not None and opened:
+                runspan.forget(run)
             now = context_api.get_current()
             if now is ours:
                 context_api.attach(before)

@@ -19,12 +19,11 @@ from opentelemetry.sdk.trace import Span as SdkSpan
 from opentelemetry.sdk.trace import Tracer
 from opentelemetry.trace import NoOpTracer, SpanKind, StatusCode
 
-from hangup import config
 from hangup.core import registry
 from hangup.core.admission import admit, stop_here
 from hangup.core.cause import Cause
 from hangup.core.current import current_run
-from hangup.core.guard import guarded
+from hangup.core.guard import fault, guarded
 from hangup.core.unwind import stems_from_stop
 from hangup.errors import RunAbandoned, Stop
 from hangup.otel import calls, names, runspan
@@ -98,8 +97,11 @@ class Guard:
 
     def _wrap_start(self, start_span: Callable[..., Span]) -> Any:
         watched = self._watched
-        recorder = self._recorder
-        inside = recorder.inside
+        inside = self._recorder.inside
+        unseen = runspan.unseen
+        open_call = self._open
+        note_span = self._note_span
+        deciding = calls.DECIDING
         kind_of = calls.kind_of
 
         @functools.wraps(start_span)
@@ -122,19 +124,20 @@ class Guard:
                 span = start_span(tracer, name, context, kind, attributes)
             if tracer.span_processor not in watched:
                 return span
-            call_kind = kind_of(attributes) if attributes else None
-            if call_kind is not None:
-                refusal = guarded(
-                    self._open, span, call_kind, context, kind, attributes
-                )
-                if refusal is not None:
-                    raise refusal
-                return span
-            parent = getattr(span, "parent", None)
-            if parent is None or parent.is_remote:
-                guarded(self._first_span, span, context)
-            elif parent.span_id in inside:
-                guarded(recorder.nest, span.get_span_context().span_id, parent.span_id)
+            # Most spans are no calls and have none of these: one step says so.
+            if attributes and not deciding.isdisjoint(attributes):
+                call_kind = kind_of(attributes)
+                if call_kind is not None:
+                    try:
+                        refusal = open_call(span, call_kind, context, kind, attributes)
+                    except Exception as error:  # noqa: BLE001  any fault of ours
+                        refusal = None
+                        fault("Guard._open", error)
+                    if refusal is not None:
+                        raise refusal
+                    return span
+            if inside or unseen:
+                guarded(note_span, span, context)
             return span
 
         return guarded_start_span
@@ -160,20 +163,18 @@ class Guard:
 
         return guarded_start
 
-    def _first_span(self, span: Span, context: Context | None) -> None:
-        """See to a span without a parent here: its run may be seen by it.
-
-        So does a span that the sampler dropped look: it may stand inside a call.
-        """
+    def _note_span(self, span: Span, context: Context | None) -> None:
+        """See to a span that is no call: it may stand in one, or show a run."""
+        parent = getattr(span, "parent", None)
         if self._recorder.inside:
-            parent_id = trace.get_current_span(context).get_span_context().span_id
-            self._recorder.nest(span.get_span_context().span_id, parent_id)
-        if not span.is_recording():
-            return
-        here = position_in(context)
-        run = None if here is None else here.run
-        if run is not None and run.root.span is None and not run.inert:
-            runspan.adopt(run.root, span)
+            # A span that the sampler dropped does not know its parent.
+            around = parent or trace.get_current_span(context).get_span_context()
+            self._recorder.nest(span.get_span_context().span_id, around.span_id)
+        if runspan.unseen and (parent is None or parent.is_remote):
+            here = position_in(context)
+            run = None if here is None else here.run
+            if run is not None and run.root.span is None and not run.inert:
+                runspan.adopt(run.root, span)
 
     def _open(
         self,
@@ -188,8 +189,11 @@ class Guard:
         Returns:
             What to raise in its place; the span has been ended then.
         """
-        call = Call(kind, calls.model_of(attributes))
-        recording = span.is_recording()
+        model = attributes.get("gen_ai.request.model")
+        if not (model and isinstance(model, str)):
+            model = calls.model_of(attributes)
+        call = Call(kind, model)
+        recording = isinstance(span, SdkSpan)
         if self._recorder.inside:
             # A span that does not record does not know its parent either.
             parent = (
@@ -219,12 +223,20 @@ class Guard:
     ) -> BaseException | None:
         """Return what to raise instead of letting the call start; sets its run."""
         here = position_in(context)
-        run = None if here is None else here.run
-        if run is None or run.inert:
+        run = None if here is None else here.held
+        if here is None or run is None:
             return None
+        if (
+            run.closed_at is not None
+            or run.delivered_at is not None
+            or run.root.delivered_at is not None
+        ):  # seldom; asking it always would be two more frames
+            run = here.run
+            if run is None or run.inert:
+                return None
         call.run = run
         around = call.parent
-        settings = config.current()
+        settings = run.settings
         if around is not None and around.protected:
             call.protected = True
         elif settings.irreversible:

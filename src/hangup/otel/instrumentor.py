@@ -165,7 +165,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         self._guard.uninstall()
         provider = getattr(self, "_provider", None)
         if provider is not None:
-            self._processor.active = False
+            self._processor.retire()
             _remove_processor(provider, self._processor)
             if isinstance(provider.sampler, HangupSampler):
                 self._set_sampler(provider.sampler.wrapped)

@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from hangup.core import registry
-from hangup.core.guard import guarded
+from hangup.core.guard import fault, guarded
 from hangup.otel import calls, names
 from hangup.spend.usage import Usage, read_aggregate, read_first_token, read_usage
 
@@ -41,45 +41,29 @@ _NOTHING = Usage(0, 0)
 class Call:
     """A spending call that has started and not ended."""
 
-    __slots__ = (
-        "counted",
-        "duplicate",
-        "ended_at",
-        "kind",
-        "model",
-        "nested",
-        "parent",
-        "protected",
-        "report",
-        "run",
-        "span",
-        "span_id",
-        "started_at",
-        "ticket",
-        "vague",
-    )
+    # What few calls ever have stands here, once; an instance says only what differs.
+    run: Run | None = None
+    # The call around this one, and whether both are inside a tool that must finish.
+    parent: Call | None = None
+    protected = False
+    # What descendants have reported, and whether one of them is this same call.
+    counted: Usage | None = None
+    duplicate = False
+    # How many further reports of this same call, or of its retries, said nothing.
+    vague = 0
+    nested: dict[int, None] | None = None
+    # Set when it starts, on the run's clock
+    span: Span
+    span_id: int
+    started_at = 0.0
+    ticket = 0
+    # Set when it ends; no report: it was given up
+    ended_at = 0.0
+    report: ReadableSpan | None = None
 
     def __init__(self, kind: str, model: str | None) -> None:
         self.kind = kind
         self.model = model
-        self.run: Run | None = None
-        self.parent: Call | None = None
-        # What descendants have reported, and whether one of them is this same call.
-        self.counted: Usage | None = None
-        self.duplicate = False
-        # How many further reports of this same call, or of its retries, said nothing.
-        self.vague = 0
-        # Inside a tool that must finish once begun.
-        self.protected = False
-        self.nested: dict[int, None] | None = None
-        # Set when it starts, on the run's clock
-        self.span: Span
-        self.span_id: int
-        self.started_at = 0.0
-        self.ticket = 0
-        # Set when it ends; no report: it was given up
-        self.ended_at = 0.0
-        self.report: ReadableSpan | None = None
 
 
 class Recorder(registry.RunObserver):
@@ -157,29 +141,33 @@ class Recorder(registry.RunObserver):
         run = call.run
         if run is None:
             return
-        seed = (call.kind, call.model, run.name, run.mode)
-        if seed not in self._seeded:
-            self._seed(seed, run)
+        if (call.kind, call.model, run.name, run.mode) not in self._seeded:
+            self._seed(call, run)
         call.ticket = run.work.call_opened()
         call.started_at = run.clock.monotonic()
 
-    def _seed(self, seed: tuple[str, str | None, str, str], run: Run) -> None:
+    def _seed(self, call: Call, run: Run) -> None:
         if len(self._seeded) >= _MOST_OPEN:
             self._seeded.clear()  # models are text from outside
-        kind, model, name, _ = seed
-        self._instruments.seed_call(kind, model, name, run.mode)
-        self._seeded.add(seed)
+        self._instruments.seed_call(call.kind, call.model, run.name, run.mode)
+        self._seeded.add((call.kind, call.model, run.name, run.mode))
 
     def end(self, span: ReadableSpan) -> None:
         """Close the call of a span that has ended, if it is one."""
-        span_id = span.context.span_id
-        call = self.inside.pop(span_id, None)
-        if call is None:
+        # Most spans of most processes stand in no call: this is all they cost.
+        if not self.inside:
             return
-        if self._open.pop(span_id, None) is not None:
-            self._close(call, span)
-        elif call.nested is not None:
-            call.nested.pop(span_id, None)
+        try:
+            span_id = span.context.span_id
+            call = self.inside.pop(span_id, None)
+            if call is None:
+                return
+            if self._open.pop(span_id, None) is not None:
+                self._close(call, span)
+            elif call.nested is not None:
+                call.nested.pop(span_id, None)
+        except Exception as error:  # noqa: BLE001  any fault of ours
+            fault("Recorder.end", error)
 
     def mark_abandoned(self, run: Run, cause: str) -> None:
         """Put the cause on every open call of an abandoned run."""

@@ -6,6 +6,7 @@ any trace store. Attributes must be set before a span ends: the SDK freezes them
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import trace
@@ -21,6 +22,26 @@ if TYPE_CHECKING:
     from hangup.core.run import Run
 
 
+# The open runs that no span shows yet, by identity. While there are none, the spans of
+# the process need not be asked whether they show one.
+unseen: dict[int, weakref.ref[Run]] = {}
+
+
+def await_span(run: Run) -> None:
+    """Note a run that opens where no span records: the first one inside shows it.
+
+    Forgotten when it has one, when :func:`forget` says so, and with the run itself.
+    """
+    key = id(run)
+    if run.span is None and key not in unseen:
+        unseen[key] = weakref.ref(run, lambda _: unseen.pop(key, None))
+
+
+def forget(run: Run) -> None:
+    """Note that no span will show this run any more. Idempotent."""
+    unseen.pop(id(run), None)
+
+
 def adopt_current(run: Run) -> None:
     """Take the span that was current where the run was opened, if it records."""
     if run.origin is not None:
@@ -32,6 +53,7 @@ def adopt(run: Run, span: Span) -> None:
     if run.span is not None or not span.is_recording():
         return
     run.span = span
+    forget(run)
     span.set_attribute(names.RUN_ID, run.id)
     if run.deadline.is_set:
         span.set_attribute(names.DEADLINE, round(run.deadline.unix() * 1000))
