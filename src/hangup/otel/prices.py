@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from genai_prices.types import ModelPrice, PriceCalculation, TieredPrices
 
 _PACKAGE = "genai-prices"
+# genai-prices finds the provider of most models by their name alone, but not of
+# embeddings and some others: these sell what they make under names of their own.
+_MAKERS = ("openai", "anthropic", "google", "mistral", "cohere", "perplexity")
 _BATCH = {"processing": "batch"}
 # Some prices change with the date or the hour of the day.
 _CONDITIONAL_SECONDS = 60.0
@@ -49,8 +52,11 @@ def load_pricer(path: str | None = None) -> Pricer:
     standard, batch = _CachedRates(_derive), _CachedRates(_derive_batch)
     standard("gpt-4o")  # loads the table now, not at the end of the first call
 
-    def rates(model: str, in_batch: bool) -> Rates | None:  # noqa: FBT001  as asked for
-        return batch(model) if in_batch else standard(model)
+    def rates(model: str, provider: str, in_batch: bool) -> Rates | None:  # noqa: FBT001
+        look_up = batch if in_batch else standard
+        found = look_up(f"{provider}/{model}") if provider else None
+        # A client of one provider may be pointed at another one's host.
+        return look_up(model) if found is None else found
 
     return Pricer(file, rates, f"{_PACKAGE}@{_version()}")
 
@@ -165,27 +171,31 @@ def _derive_as(
 def _find(
     model: str, when: datetime, context: dict[str, str] | None
 ) -> PriceCalculation | None:
+    """Find a model by the provider in front of its name, by itself, by its makers."""
+    provider, slash, name = model.partition("/")
+    attempts: list[tuple[str, str | None]] = [(name, provider)] if slash else []
+    attempts += [(model, None), *((model, maker) for maker in _MAKERS)]
+    for ref, provider_id in attempts:
+        found = _calculate(ref, provider_id, when, context)
+        if found is not None:
+            return found
+    return None
+
+
+def _calculate(
+    ref: str, provider: str | None, when: datetime, context: dict[str, str] | None
+) -> PriceCalculation | None:
     import genai_prices  # noqa: PLC0415  optional
 
-    nothing = genai_prices.Usage(input_tokens=0, output_tokens=0)
     try:
         return genai_prices.calc_price(
-            nothing, model, genai_request_timestamp=when, price_context=context
-        )
-    except (LookupError, ValueError):  # unknown, or priced in a way it rejects
-        pass
-    provider, slash, name = model.partition("/")
-    if not slash:
-        return None
-    try:
-        return genai_prices.calc_price(
-            nothing,
-            name,
+            genai_prices.Usage(input_tokens=0, output_tokens=0),
+            ref,
             provider_id=provider,
             genai_request_timestamp=when,
             price_context=context,
         )
-    except (LookupError, ValueError):
+    except (LookupError, ValueError):  # unknown, or priced in a way it rejects
         return None
 
 

@@ -40,8 +40,9 @@ class Pricer:
 
     Args:
         file: The user's own prices.
-        rates: The price list of all models: from a model's name, and whether the call
-            was sent in a batch, to its rates or None. It keeps what it has looked up.
+        rates: The price list of all models: from a model's name, its provider or "",
+            and whether the call was sent in a batch, to its rates or None. It keeps
+            what it has looked up.
         rates_version: What that list is called, with its version.
     """
 
@@ -53,7 +54,7 @@ class Pricer:
     def __init__(
         self,
         file: PriceFile | None = None,
-        rates: Callable[[str, bool], Rates | None] | None = None,
+        rates: Callable[[str, str, bool], Rates | None] | None = None,
         rates_version: str = "",
     ) -> None:
         self._models = None if file is None else _Remembered(file.model)
@@ -62,11 +63,12 @@ class Pricer:
         versions = ("" if file is None else file.version, rates_version)
         self.price_version = ", ".join(filter(None, versions)) or "none"
 
-    def cost(
+    def cost(  # noqa: PLR0913  what is known of a call, most of it seldom
         self,
         model: str,
         usage: Usage,
         *,
+        provider: str = "",
         reported: Decimal | None = None,
         calculated: Decimal | None = None,
         batch: bool = False,
@@ -79,12 +81,14 @@ class Pricer:
         Args:
             model: As it was requested.
             usage: What the call used.
+            provider: Who serves it, as ``gen_ai.provider.name`` says it; "" for not
+                known. The file does not ask, a list of all models needs it for some.
             reported: The provider's bill for it, in dollars.
             calculated: What an instrumentation says it cost, in dollars.
             batch: It was sent through the provider's batch service.
         """
         try:
-            rates = self._rates_of(model, batch)
+            rates = self._rates_of(model, provider, batch)
             listed = None if rates is None else cost(rates, usage)
             total = _amount(reported)
             if total is None:
@@ -115,12 +119,12 @@ class Pricer:
             fault("Pricer.tool", error)
             return None
 
-    def _rates_of(self, model: str, batch: bool) -> Rates | None:  # noqa: FBT001
+    def _rates_of(self, model: str, provider: str, batch: bool) -> Rates | None:  # noqa: FBT001
         if self._models is not None:
             price = self._models.get(model)
             if price is not None:
                 return price.batch if batch else price.standard
-        return None if self._rates is None else self._rates(model, batch)
+        return None if self._rates is None else self._rates(model, provider, batch)
 
 
 class _Remembered(Generic[_Found]):
