@@ -255,7 +255,9 @@ class _Reader:
         self, rates: Rates, tiers: object, at: tuple[str | int, ...]
     ) -> Rates:
         if not isinstance(tiers, list):
-            raise self._error(at, "give a list of tables: [{ tokens = ..., ... }]")
+            raise self._error(
+                at, "give a list of tables: [{ tokens = ..., ... }]", tiers
+            )
         bands: dict[int, dict[str, Decimal]] = {}
         for index, entry in enumerate(tiers):
             here = (*at, index)
@@ -360,5 +362,8 @@ def _dotted(at: tuple[str | int, ...]) -> str:
 
 
 def _shown(value: object) -> str:
+    """Write a value as the file has it, as far as Python lets it be known."""
     text = str(value) if isinstance(value, Decimal) else repr(value)
+    if isinstance(value, (bool, Decimal)):
+        text = text.lower().replace("infinity", "inf")
     return text if len(text) <= 80 else f"{text[:77]}..."  # noqa: PLR2004  one line
