@@ -148,9 +148,9 @@ class _Remembered(Generic[_Found]):
 
 
 def _amount(dollars: Decimal | None) -> Decimal | None:
-    if dollars is None or not dollars.is_finite() or dollars < 0:
+    if dollars is None or not dollars.is_finite():
         return None
-    return dollars
+    return None if dollars.is_signed() and dollars else dollars
 
 
 def _by_tokens(usage: Usage) -> Cost:

@@ -309,6 +309,8 @@ def total_usd(cost: Cost, total: Decimal) -> Cost:
     whole = _EXACT.add(*cost)
     if not whole:
         return Cost(total, _ZERO)
+    if not cost.input:
+        return Cost(_ZERO, total)
     share = _SHARE.divide(_SHARE.multiply(total, cost.input), whole)
     first = min(total, _EXACT.quantize(share, _FINEST))
     return Cost(first, _EXACT.subtract(total, first))
