@@ -21,7 +21,7 @@ from hangup.spend.pricer import Pricer
 from hangup.spend.pricing import PriceBook, Rates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from genai_prices.types import ModelPrice, PriceCalculation, TieredPrices
 
@@ -29,6 +29,8 @@ _PACKAGE = "genai-prices"
 # genai-prices finds the provider of most models by their name alone, but not of
 # embeddings and some others: these sell what they make under names of their own.
 _MAKERS = ("openai", "anthropic", "google", "mistral", "cohere", "perplexity")
+# OpenTelemetry's name, the one before it, OpenInference's two.
+_PROVIDERS = ("gen_ai.provider.name", "gen_ai.system", "llm.provider", "llm.system")
 _BATCH = {"processing": "batch"}
 # Some prices change with the date or the hour of the day.
 _CONDITIONAL_SECONDS = 60.0
@@ -59,6 +61,18 @@ def load_pricer(path: str | None = None) -> Pricer:
         return look_up(model) if found is None else found
 
     return Pricer(file, rates, f"{_PACKAGE}@{_version()}")
+
+
+def provider_of(attributes: Mapping[str, object]) -> str:
+    """Return who serves a call, as its span says it; "" where it does not.
+
+    For :meth:`Pricer.cost`: a provider that genai-prices does not know is no harm.
+    """
+    for name in _PROVIDERS:
+        value = attributes.get(name)
+        if value and isinstance(value, str):
+            return value
+    return ""
 
 
 def load_genai_prices() -> PriceBook | None:

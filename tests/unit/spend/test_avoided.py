@@ -60,6 +60,24 @@ def test_one_runaway_answer_is_not_claimed_with_every_refusal() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("count", "output"),
+    [
+        # (100 + ... + 900 + 900) / 10, and with the last two of forty cut to the third
+        (10, 540),
+        (20, 1_045),
+        (40, 2_043),
+    ],
+)
+def test_the_largest_twentieth_counts_as_the_largest_of_the_rest(
+    count: int, output: int
+) -> None:
+    seen = [100 * number for number in range(1, count + 1)]
+    estimate = history(seen).estimate_refused("m", KIND)
+    assert estimate is not None
+    assert estimate.output == output
+
+
 def test_the_rest_of_a_stream_is_what_those_that_went_on_had_left() -> None:
     past = history([10] * 50 + [100] * 5)
     # At the start nearly all are short: (50 x 10 + 5 x 100, the tail cut) / 55.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 USD = Decimal
+MILLION = Usage(1_000_000, 1_000_000)
 
 GOOD = """\
 version = "contract of 2026-11"
@@ -151,6 +152,12 @@ def test_a_model_without_output_rate_has_no_price_for_output(good: PriceFile) ->
         USD("0.02"), USD(0)
     )
     assert cost(standard(good, "embed"), Usage(1_000_000, 1)) is None
+
+
+def test_a_model_may_be_free(read: Callable[[str], PriceFile]) -> None:
+    file = read("[models.m]\ninput = 0.0\noutput = 0\n[tools.t]\nper_call = 0")
+    assert cost(standard(file, "m"), MILLION) == Cost(USD(0), USD(0))
+    assert file.tool("t") == ToolRates()
 
 
 def test_exact_names_go_before_patterns_and_long_ones_before_short(
@@ -337,16 +344,15 @@ def test_the_line_is_right_wherever_the_fault_is(
     prices: dict[str, Decimal], data: st.DataObject
 ) -> None:
     """In files with comments, blank lines, strings and arrays of several lines."""
-    fillers = st.sampled_from(
-        ["", "# input = -1\n", '#"""\n', "\n\n", "above = [ # ]\n]\n"]
+    above = st.sampled_from(["", "# input = -1\n", '#"""\n', "\n\n"])
+    inside = st.sampled_from(
+        ["", "a = [ # ]\n]\n", 'a = """\n\n\n"""\n', "a = [\n{}]\n"]
     )
     bad = data.draw(st.sampled_from(sorted(prices)))
     text = 'version = """\\\n  v"""\n'
     expected = 0
     for name, price in prices.items():
-        filler = data.draw(fillers)
-        text += f'{"" if filler.startswith("above") else filler}[models."{name}"]\n'
-        text += filler if filler.startswith("above") else ""
+        text += f'{data.draw(above)}[models."{name}"]\n{data.draw(inside)}'
         text += f"input = {'-1' if name == bad else price}\n"
         if name == bad:
             expected = text.count("\n")
