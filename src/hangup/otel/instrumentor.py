@@ -24,7 +24,7 @@ from hangup.otel.accounts import Accounts
 from hangup.otel.context import OtelBridge
 from hangup.otel.guard import Guard
 from hangup.otel.instruments import Instruments
-from hangup.otel.prices import load_genai_prices
+from hangup.otel.prices import load_pricer
 from hangup.otel.processor import HangupSpanProcessor
 from hangup.otel.recorder import PATIENCE, Recorder
 from hangup.otel.sampler import HangupSampler
@@ -77,6 +77,9 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
             settings = config.with_keywords(
                 settings, mode=settings.mode.least(environment.mode)
             )
+        if settings.mode is not Mode.OFF:
+            # First: a wrong price file must leave nothing half installed.
+            self._pricer = load_pricer(settings.prices)
         config.use(settings)
         self._mode = settings.mode
         if settings.mode is Mode.OFF:
@@ -90,8 +93,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         self, tracers: trace.TracerProvider, meters: metrics.MeterProvider
     ) -> None:
         instruments = self._instruments_on(meters)
-        prices = load_genai_prices()
-        self._recorder = Recorder(instruments, None if prices is None else prices.cost)
+        self._recorder = Recorder(instruments, self._pricer)
         self._accounts = Accounts(instruments, self._recorder, settlement.observer())
         self._guard = Guard(self._recorder)
         self._watch(tracers)
