@@ -72,20 +72,6 @@ class Stream:
 
 def _body() -> bytes:
     words = ("one", "of", "the", "many", "words", "a", "model", "may", "say")
-        "one",
-        "of",
-        "the",
-        "many",
-        "words",
-        "that",
-        "a",
-        "model",
-        "may",
-        "say",
-        "in",
-        "a",
-        "row",
-    ]
     head = {
         "id": "chatcmpl-AbCdEfGhIjKlMnOpQrStUv",
         "object": "chat.completion.chunk",
