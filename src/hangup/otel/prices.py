@@ -238,6 +238,7 @@ def _rates(price: ModelPrice) -> Rates | None:
         base.reasoning_per_mtok,
         base.per_call,
         above,
+        base.cache_write_1h_per_mtok,
     )
 
 
@@ -254,6 +255,7 @@ def _band(price: ModelPrice, tokens: int) -> Rates | None:
         _at(price.cache_write_mtok, tokens),
         _at(price.output_reasoning_mtok, tokens),
         (per_thousand_requests or Decimal(0)) / 1000,
+        cache_write_1h_per_mtok=_at(price.cache_write_1h_mtok, tokens),
     )
 
 

@@ -8,6 +8,7 @@
     input = 2.50
     output = 10
     cache_read = 1.25                       # without it: as input; also cache_write
+                                            # (and cache_write_1h, if that differs)
     batch = { factor = 0.5 }                # or rates of its own: { input = 1, ... }
 
     [models."gemini-2.5-pro*"]              # every model whose name begins so
@@ -55,7 +56,10 @@ _Priced = TypeVar("_Priced")
 _MOST_USD = Decimal(1_000_000)
 _MOST_VERSION = 100
 _QUIET = Context(prec=50, traps=[])
-_RATES = ("input", "output", "cache_read", "cache_write", "reasoning", "per_call")
+_RATES = (
+    *("input", "output", "cache_read", "cache_write", "cache_write_1h"),
+    *("reasoning", "per_call"),
+)
 _TOP = ("version", "models", "tools")
 _MODEL = (*_RATES, "above", "batch")
 _TIER = ("tokens", *_RATES)
@@ -341,6 +345,7 @@ def _laid_over(
         given.get("reasoning", rates.reasoning_per_mtok),
         given.get("per_call", rates.per_call),
         above,
+        given.get("cache_write_1h", rates.cache_write_1h_per_mtok),
     )
 
 

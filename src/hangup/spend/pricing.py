@@ -67,6 +67,7 @@ class _Scaled(NamedTuple):
     cache_write: int | None
     reasoning: int | None
     per_call: int
+    cache_write_1h: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,8 @@ class Rates:
             then unpriced.
         cache_read_per_mtok: For input read from a cache; None for the input rate.
         cache_write_per_mtok: For input written to a cache; None for the input rate.
+        cache_write_1h_per_mtok: For input written to a cache that keeps it for an hour;
+            None for the rate of any other.
         reasoning_per_mtok: For reasoning; None for the output rate.
         per_call: Dollars per call, on top.
         above: Rates of the whole call once its input exceeds so many tokens, in
@@ -96,6 +99,7 @@ class Rates:
     reasoning_per_mtok: Decimal | None = None
     per_call: Decimal = _ZERO
     above: tuple[tuple[int, Rates], ...] = ()
+    cache_write_1h_per_mtok: Decimal | None = None
     _scaled: _Scaled = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -121,6 +125,7 @@ class Rates:
             cut(self.reasoning_per_mtok),
             _EXACT.multiply(self.per_call, factor),
             tuple((start, band.times(factor)) for start, band in self.above),
+            cut(self.cache_write_1h_per_mtok),
         )
 
 
@@ -217,16 +222,7 @@ def cost(rates: Rates, usage: Usage) -> Cost | None:
     scaled = rates._scaled  # noqa: SLF001  its own module
     units = scaled.per_call
     if tokens_in:
-        # Clamped: a subset larger than its whole must not make the rest negative.
-        if usage.cache_read and scaled.cache_read is not None:
-            part = min(tokens_in, usage.cache_read)
-            tokens_in -= part
-            units += part * scaled.cache_read
-        if usage.cache_write and scaled.cache_write is not None:
-            part = min(tokens_in, usage.cache_write)
-            tokens_in -= part
-            units += part * scaled.cache_write
-        units += tokens_in * scaled.input
+        units += _input_units(scaled, tokens_in, usage)
     dollars_in = Decimal(units).scaleb(scaled.exponent, _EXACT) if units else _ZERO
     if not tokens_out:
         return Cost(dollars_in, _ZERO)
@@ -241,6 +237,25 @@ def cost(rates: Rates, usage: Usage) -> Cost | None:
     return Cost(dollars_in, Decimal(units).scaleb(scaled.exponent, _EXACT))
 
 
+def _input_units(scaled: _Scaled, tokens: int, usage: Usage) -> int:
+    units = 0
+    # Clamped: a subset larger than its whole must not make the rest negative.
+    if usage.cache_read and scaled.cache_read is not None:
+        part = min(tokens, usage.cache_read)
+        tokens -= part
+        units += part * scaled.cache_read
+    written = min(tokens, usage.cache_write or 0)
+    if written and usage.cache_write_1h and scaled.cache_write_1h is not None:
+        part = min(written, usage.cache_write_1h)
+        tokens -= part
+        written -= part
+        units += part * scaled.cache_write_1h
+    if written and scaled.cache_write is not None:
+        tokens -= written
+        units += written * scaled.cache_write
+    return units + tokens * scaled.input
+
+
 def _scale(rates: Rates) -> _Scaled:
     amounts = (
         rates.input_per_mtok,
@@ -249,6 +264,7 @@ def _scale(rates: Rates) -> _Scaled:
         rates.cache_write_per_mtok,
         rates.reasoning_per_mtok,
         rates.per_call,
+        rates.cache_write_1h_per_mtok,
     )
     # As many decimal places as the finest of them has.
     finest = max(-_exponent(amount) for amount in amounts if amount is not None)
@@ -265,6 +281,7 @@ def _scale(rates: Rates) -> _Scaled:
         units(rates.cache_write_per_mtok),
         units(rates.reasoning_per_mtok),
         _units(rates.per_call, places + 6),
+        units(rates.cache_write_1h_per_mtok),
     )
 
 

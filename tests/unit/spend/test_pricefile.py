@@ -35,6 +35,7 @@ batch = { factor = 0.5 }
 input = 1.25
 output = 10
 cache_write = 2
+cache_write_1h = 3
 reasoning = 11
 above = [
   { tokens = 500_000, output = 20 },
@@ -98,11 +99,15 @@ def test_long_context_rates_are_in_order_and_keep_what_they_leave_out(
     good: PriceFile,
 ) -> None:
     rates = standard(good, "gemini-2.5-pro")
-    first = Rates(
-        USD("2.50"), USD(15), cache_write_per_mtok=USD(2), reasoning_per_mtok=USD(11)
-    )
-    second = Rates(
-        USD("2.50"), USD(20), cache_write_per_mtok=USD(2), reasoning_per_mtok=USD(11)
+    first, second = (
+        Rates(
+            USD("2.50"),
+            USD(output),
+            cache_write_per_mtok=USD(2),
+            cache_write_1h_per_mtok=USD(3),
+            reasoning_per_mtok=USD(11),
+        )
+        for output in (15, 20)
     )
     assert rates.above == ((200_000, first), (500_000, second))
 

@@ -196,6 +196,7 @@ def theirs(model: str, usage: Usage, *, batch: bool) -> Decimal:
             output_tokens=usage.output,
             cache_read_tokens=usage.cache_read,
             cache_write_tokens=usage.cache_write,
+            cache_write_1h_tokens=usage.cache_write_1h,
             output_reasoning_tokens=usage.reasoning,
         ),
         name,
@@ -216,12 +217,15 @@ def test_a_thousand_calls_of_twenty_models_cost_what_genai_prices_says(
         whole = dice.choice((dice.randrange(20_000), dice.randrange(600_000)))
         read = dice.randrange(whole + 1)
         output = dice.randrange(20_000)
+        written = dice.choice((None, (whole - read) // 2))
         usage = Usage(
             whole,
             output,
             cache_read=dice.choice((None, read)),
-            cache_write=dice.choice((None, (whole - read) // 2)),
+            cache_write=written,
             reasoning=dice.choice((None, output // 3)),
+            # Only Anthropic has caches of an hour, and reports them.
+            cache_write_1h=written // 3 if written and "claude" in model else None,
         )
         batch = number % 5 == 0
         cost = genai.cost(model, usage, batch=batch)

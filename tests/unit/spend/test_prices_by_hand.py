@@ -30,14 +30,8 @@ if TYPE_CHECKING:
 
     from hangup.spend.pricer import Pricer
 
-# What a price list of all models cannot know: which cache, how much search.
+# What a price list of all models cannot know: how much was searched.
 OWN = """
-[models.claude-opus-4-5-1h]
-input = 5
-output = 25
-cache_read = 0.50
-cache_write = 10
-
 [models.sonar]
 input = 1
 output = 1
@@ -108,10 +102,13 @@ def test_6_a_cache_of_five_minutes_is_written_and_read_at_opus_4_5(
     assert dollars(pricer, "claude-opus-4-5", second) == "0.0255"
 
 
-def test_7_a_cache_of_an_hour_costs_what_the_file_says(pricer: Pricer) -> None:
-    # 100 x 5 = 500;  40,000 x 10 = 400,000;  200 out x 25 = 5,000
-    usage = Usage(40_100, 200, cache_write=40_000)
-    assert dollars(pricer, "claude-opus-4-5-1h", usage) == "0.4055"
+def test_7_a_cache_of_an_hour_is_dearer_at_opus_4_5(pricer: Pricer) -> None:
+    # 100 x 5 = 500;  10,000 x 6.25 = 62,500;  30,000 x 10 = 300,000
+    # 200 out x 25 = 5,000
+    usage = Usage(40_100, 200, cache_write=40_000, cache_write_1h=30_000)
+    assert dollars(pricer, "claude-opus-4-5", usage) == "0.368"
+    # In a batch half of it
+    assert dollars(pricer, "claude-opus-4-5", usage, batch=True) == "0.184"
 
 
 def test_8_the_batch_discount_reaches_the_cache_at_haiku_4_5(pricer: Pricer) -> None:
