@@ -22,7 +22,7 @@ from hangup.otel.bookkeeper import Bookkeeper
 from hangup.otel.call import Call, Exchange
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.trace import Span, SpanContext
