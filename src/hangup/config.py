@@ -198,6 +198,13 @@ class Settings:
         "Host names (or .suffixes) beside loopback, private and cluster ones that may "
         "receive the deadline and the token.",
     )
+    stops_on_close: tuple[str, ...] = _setting(
+        (),
+        _words,
+        "Hosts of model providers that stop generating, and billing, when a stream is "
+        "closed. Only there is the rest of a cut stream claimed as avoided; everywhere "
+        "else its outcome is counted as unknown.",
+    )
     tenants: tuple[str, ...] = _setting(
         (), _words, "Tenants that get a label of their own; the rest is 'other'."
     )

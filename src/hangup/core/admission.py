@@ -49,7 +49,9 @@ def ask(run: Run, needs: float = 0.0) -> Verdict:
     )
 
 
-def admit(run: Run, kind: str, needs: float = 0.0) -> BaseException | None:
+def admit(
+    run: Run, kind: str, needs: float = 0.0, model: str | None = None
+) -> BaseException | None:
     """Ask for a spending call that is about to start here, and act on the answer.
 
     Leaves latent, abandons a run that has too little time, reports the refusal.
@@ -58,6 +60,7 @@ def admit(run: Run, kind: str, needs: float = 0.0) -> BaseException | None:
         run: The run the call belongs to.
         kind: What wants to start, a value of ``hangup.call.kind``.
         needs: The least time in seconds it is worth starting with.
+        model: The model that it would call, where one is named.
 
     Returns:
         What to raise instead of starting, or None to go on.
@@ -76,7 +79,7 @@ def admit(run: Run, kind: str, needs: float = 0.0) -> BaseException | None:
     cause = verdict.cause or Cause.DEADLINE
     if verdict.decision is Decision.REFUSE:
         _record(run, cause, kind, needs)
-    registry.notify("refused", run, kind, cause, verdict.decision.value)
+    registry.notify("refused", run, kind, cause, verdict.decision.value, model)
     if verdict.decision is Decision.WOULD_REFUSE:
         return None
     return _signal(run)

@@ -44,7 +44,9 @@ class RunObserver:
     def swallowed(self, run: Run) -> None:
         """A task that had got the stop goes on and wants to start a spending call."""
 
-    def refused(self, run: Run, kind: str, cause: Cause, decision: str) -> None:
+    def refused(
+        self, run: Run, kind: str, cause: Cause, decision: str, model: str | None
+    ) -> None:
         """A spending call of ``kind`` was, or in observe mode would be, refused."""
 
 

@@ -16,6 +16,7 @@ from hangup.core import registry
 from hangup.core.cause import Cause
 from hangup.core.policy import Decision
 from hangup.otel import calls, names
+from hangup.otel.avoidance import Avoidance
 from hangup.otel.labels import FewValues, Room
 from hangup.otel.metered import Metered
 from hangup.spend.fate import Basis, Fate
@@ -76,6 +77,7 @@ class Instruments:
         self._call_room = Room(len(calls.KINDS) * _FATE_SETS)
         self._refusal_room = Room(2 * len(calls.KINDS) * len(Cause))
         self._token_room = Room(_MODES * _FATE_SETS * 2)
+        self.avoided = Avoidance(meter, self.models, self.names)
         self.info = {names.VERSION: version, names.MODE: mode}
         self._before_collect = before_collect
 
@@ -222,6 +224,7 @@ class Instruments:
         if ("model", model, name, mode) in self._seeded:
             return
         self._seeded.add(("model", model, name, mode))
+        self.avoided.seed(model, name)
         self.metered.seed(model)
         self.unknown.add(0, {names.MODEL: model})
         self.unknown_bound.add(0, {names.MODEL: model})
@@ -331,7 +334,7 @@ class Instruments:
     def after_fork(self) -> None:
         """Take locks of one's own in a child process."""
         rooms = (self._run_room, self._call_room, self._refusal_room, self._token_room)
-        for part in (self.names, self.models, self.metered, *rooms):
+        for part in (self.names, self.models, self.metered, self.avoided, *rooms):
             part.after_fork()
 
     def _observe_info(self, _options: CallbackOptions) -> Iterable[Observation]:
