@@ -213,6 +213,6 @@ def test_events_that_fit_a_template_are_read_as_if_they_were_parsed(
         plain.feed(event, float(now))
         assert quick.usage == plain.usage
     assert quick.tokens_before(77.0) == plain.tokens_before(77.0)
-    assert not plain._templates
-    assert quick._templates
+    assert not plain._templates.kept
+    assert quick._templates.kept
     assert quick._templates._lessons < 30
