@@ -7,24 +7,22 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from hangup import config
-from hangup.config import Mode
+from hangup.config import Mode, OnDisconnect
 from hangup.core import admission, registry
+from hangup.core.absence import Absence
 from hangup.core.cause import Abandonment, Cause
 from hangup.core.current import position
 from hangup.core.guard import guarded
 from hangup.core.token import CancelToken, new_token_id
+from hangup.core.unwind import error_of
 from hangup.core.work import Work
-from hangup.errors import (
-    ConfigError,
-    DeadlineExceeded,
-    RunAbandoned,
-    RunCancelled,
-)
+from hangup.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hangup.core.deadline import Deadline
+    from hangup.errors import RunAbandoned
 
 
 class Run:
@@ -42,6 +40,7 @@ class Run:
         latent: Opened by a server, and no spending call yet: nobody's business. A run
             whose mode is off stays so.
         caller: "connected", "gone" or "unknown": is somebody still there?
+        absence: Since when the caller has been away, and what that means.
         delivered_at: When the caller had the result, or None.
         closed_at: When the scope was left, or None.
         ledger: A slot for the layer that keeps the run's accounts.
@@ -57,6 +56,7 @@ class Run:
         "_on_spending",
         "_pending",
         "_timer",
+        "absence",
         "caller",
         "clock",
         "closed_at",
@@ -91,6 +91,8 @@ class Run:
         joined: bool = False,
         latent: bool = False,
         supersede_key: str | None = None,
+        on_disconnect: OnDisconnect = OnDisconnect.ABANDON,
+        grace: float = 0.0,
     ) -> None:
         self.name = name
         self.tenant = tenant
@@ -111,6 +113,7 @@ class Run:
         self.origin: Any = None
         self.span: Any = None
         self.work = Work(self)
+        self.absence = Absence(self, on_disconnect, grace)
         self.token: CancelToken = CancelToken(
             deadline,
             binding=mode is Mode.ENFORCE,
@@ -135,8 +138,11 @@ class Run:
 
     @property
     def abandonment(self) -> Abandonment | None:
-        """The abandonment, if any; records a deadline that has just passed."""
-        return None if self.latent else self.token.poll()
+        """The abandonment, if any; records a deadline or grace that has passed."""
+        if self.latent:
+            return None
+        self.absence.poll()
+        return self.token.poll()
 
     @property
     def cause(self) -> Cause | None:
@@ -201,24 +207,7 @@ class Run:
 
     def error(self) -> RunAbandoned:
         """Return the ordinary error for this run's abandonment."""
-        abandonment = self.token.poll()
-        cause = Cause.FAILED if abandonment is None else abandonment.cause
-        detail = "" if abandonment is None else abandonment.detail
-        at = self.clock.monotonic() if abandonment is None else abandonment.at
-        kind = DeadlineExceeded if cause is Cause.DEADLINE else RunCancelled
-        elapsed = max(0.0, at - self.started_at)
-        return kind(self.id, self.name, cause.value, detail, elapsed)
-
-    def owner_of_cause(self) -> Run:
-        """Return the run up the tree that owns this run's abandonment."""
-        run, abandonment = self, self.token.abandonment
-        if abandonment is None:
-            return run
-        # None on the way: a delivered run, which a cause from above passes by.
-        while run.parent is not None and (abandonment is None or abandonment.inherited):
-            run = run.parent
-            abandonment = run.token.abandonment
-        return run
+        return error_of(self)
 
     # Acting
 
@@ -259,6 +248,7 @@ class Run:
                 return False
             if cause is Cause.DISCONNECT and self.delivered_at is None:
                 self.caller = "gone"
+        self.absence.poll(now)
         return self.token.cancel(cause, detail, at=effect, now=now)
 
     def deliver(self, *, at: float | None = None) -> bool:
@@ -268,8 +258,8 @@ class Run:
         is stored durably for a caller who may have left.
 
         Returns:
-            False when the run was abandoned or delivered before. Past the deadline of
-            an enforced run it was abandoned by that deadline.
+            False when it was abandoned or delivered before: also by the deadline of an
+            enforced run, or by the grace of a caller who left.
         """
         now = self.clock.monotonic() if at is None else at
         with self._lock:
@@ -277,6 +267,7 @@ class Run:
                 first = self.delivered_at is None
                 self.delivered_at = now if first else self.delivered_at
                 return first
+        self.absence.poll(now)
         if not self.token.finish(now):
             return False
         with self._lock:
@@ -288,8 +279,27 @@ class Run:
             guarded(callback, self)
         return True
 
+    def leave(self, *, at: float | None = None) -> None:
+        """Say that the caller left; what follows is up to ``on_disconnect``.
+
+        Servers call it; call it for whoever came back by :meth:`reattach` and left
+        again. Acts on the whole run, also from a child. ``at`` as for :meth:`cancel`.
+        """
+        self.root.absence.leave(at)
+
+    def reattach(self) -> bool:
+        """Say that the caller is back: it counts as never having left.
+
+        For the request that comes back; :func:`hangup.find_run` finds the run. Acts on
+        the whole run, also from a child.
+
+        Returns:
+            False when it is too late: the run is over, or its grace has passed.
+        """
+        return self.root.absence.reattach()
+
     def begin_spending(self) -> None:
-        """Leave latent: from here on the run is measured and enforced. Idempotent."""
+        """Leave latent: the run is measured and enforced from here on. Idempotent."""
         with self._lock:
             if not self.latent or self._beginning or self.delivered_at is not None:
                 return
@@ -309,6 +319,7 @@ class Run:
         if pending is not None:
             cause, detail, effect = pending
             self.cancel(cause, detail, at=effect)
+        self.absence.begin()
 
     def start(self) -> None:
         """Announce the run and arm its deadline. Called once, by the scope."""
@@ -323,6 +334,7 @@ class Run:
 
     def close(self) -> None:
         """Note that the scope was left. Called once, by the scope."""
+        self.absence.close()
         self._stop_timer()
         self.closed_at = self.clock.monotonic()
         registry.remove(self)
@@ -383,3 +395,4 @@ class Run:
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
+        self.absence.stop()

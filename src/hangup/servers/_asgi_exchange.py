@@ -7,7 +7,7 @@ import logging
 from contextvars import copy_context
 from typing import TYPE_CHECKING
 
-from hangup.config import Mode
+from hangup.config import Mode, OnDisconnect
 from hangup.core.cause import Cause
 from hangup.servers._asgi_receive import Reader
 
@@ -39,6 +39,7 @@ class Exchange:
     # Class-level defaults, as in the reader.
     _started = False  # the response has begun: nothing else can be said
     _last = False  # the last of it is being, or was, handed to the server
+    _alone = False  # the client left, and the run goes on without it
     _answer: asyncio.Task[None] | None = None
     _run: Run | None = None
 
@@ -78,6 +79,9 @@ class Exchange:
     def left(self, run: Run) -> None:
         """Note that the client left."""
         raise NotImplementedError
+
+    def goes_on_alone(self) -> None:
+        """See to a run that goes on although its client left."""
 
     async def say(self, cause: Cause) -> None:
         """Tell the caller why there is no answer, if that can still be said."""
@@ -119,13 +123,19 @@ class Exchange:
         )
 
     async def forward(self, message: Message) -> None:
-        """Hand a message to the server, unchanged."""
+        """Hand a message to the server, unchanged.
+
+        Servers take what is sent to a client that left and drop it, or fail. Where the
+        run goes on without its client, the application does not hear of either.
+        """
         try:
             await self._send(message)
-        except OSError:
+        except Exception as error:
             # ASGI 2.4: the server's way to say, on a send, that the client is gone.
-            self._on_gone()
-            raise
+            if isinstance(error, OSError):
+                self._on_gone()
+            if not self._alone:
+                raise
 
     async def hand_over(self, message: Message, *, failed: str | None) -> None:
         """Forward the last message of a response, and record the outcome of the run.
@@ -148,8 +158,11 @@ class Exchange:
                 self._last = False
                 if isinstance(error, OSError) or self.reader.gone:
                     self._on_gone()
-            raise
-        if failed is not None and not run.latent:
+            if not self._alone or not isinstance(error, Exception):
+                raise
+            self._last = True
+        self.reader.let_go()
+        if (failed is not None and not run.latent) or run.absence.away:
             return
         if run.mode is Mode.ENFORCE:
             # The stop did not come before the server had taken it: the answer stands,
@@ -176,6 +189,7 @@ class Exchange:
     def _abandoned(self, run: Run) -> None:
         abandonment = run.token.abandonment
         silent = (None, Cause.FAILED, Cause.DISCONNECT)
+        self._on_loop(self.reader.let_go)
         if run.work.acts and (abandonment and abandonment.cause) not in silent:
             self._on_loop(self.begin_answer)
 
@@ -215,8 +229,28 @@ class Exchange:
 
     def _on_gone(self, _message: Message | None = None) -> None:
         run = self._run
-        if run is not None and not self._last:
+        if run is None or self._last:
+            return
+        if not run.absence.returned:
             self.left(run)
+        if _goes_on(run):
+            self._alone = True
+            self.goes_on_alone()
+
+
+def _goes_on(run: Run) -> bool:
+    """Whether the run goes on although its client left, and hangup sees to that.
+
+    In observe mode the application hears of the client whatever it hears without us.
+    """
+    absence = run.absence
+    return (
+        (absence.returned or absence.on_disconnect is not OnDisconnect.ABANDON)
+        and run.mode.refuses
+        and not run.latent
+        and run.delivered_at is None
+        and run.token.abandonment is None
+    )
 
 
 def failure(status: int) -> str | None:

@@ -18,6 +18,23 @@ its client does. From the first spending call on
   Once the response has begun it is left unfinished, so that nobody takes a part for
   the whole.
 
+A client's leaving means what ``on_disconnect`` says:
+
+- ``abandon``: nobody will receive the result;
+- ``grace``: nothing is refused or cut for so many seconds. ``run.reattach()`` in them,
+  from the request that comes back (:func:`hangup.find_run` finds the run), makes it
+  nothing, and then the normal end of the application delivers the run. Without one the
+  run was abandoned when the client left; so it was where the application came to its
+  end meanwhile: that result has reached nobody;
+- ``finish``: it is recorded (caller ``gone``). The end of the response delivers the
+  run.
+
+``run.deliver()``, called because the result is stored, delivers the run in any of them;
+a disconnect after it is nothing. Deadlines and kills act as ever. Under ``grace`` and
+``finish``, but not in observe mode, the application goes on writing into nothing. Over
+HTTP it does not hear of the disconnect, on which frameworks cut their response short;
+on a WebSocket it does when it asks for the next message.
+
 What cannot be seen, and when (the blind spots), is told in
 :mod:`hangup.servers._asgi_receive`. Besides these:
 
@@ -50,7 +67,7 @@ from hangup.servers._asgi_websocket import SocketExchange
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from hangup.config import Mode
+    from hangup.config import Mode, OnDisconnect
     from hangup.servers._asgi_exchange import Exchange, Send
     from hangup.servers._asgi_receive import Receive, Scope
     from hangup.servers._asgi_terms import Opening
@@ -85,12 +102,16 @@ class HangupMiddleware:
         routes: Settings by path pattern, the first that matches: ``/chat``,
             ``/threads/{id}/chat`` (one segment), ``/files/{rest:path}``, ``/agents/*``
             (anything). Values are :class:`RouteSettings` or mappings with its fields.
+        on_disconnect: What a client's leaving means: ``abandon`` (the default),
+            ``grace`` or ``finish``. None is ``HANGUP_ON_DISCONNECT``.
+        grace: Seconds in which a client may come back, under ``grace``. None is
+            ``HANGUP_GRACE``.
         budget_header: Request header that may tighten the budget; "" is none, None is
             ``HANGUP_BUDGET_HEADER`` (``x-hangup-budget``).
 
     Raises:
-        ConfigError: A budget that is negative or NaN, an unknown mode, a pattern that
-            does not start with ``/``.
+        ConfigError: A budget or grace that is negative or NaN, an unknown mode or
+            ``on_disconnect``, a pattern that does not start with ``/``.
     """
 
     def __init__(  # noqa: PLR0913  each is a keyword with a default
@@ -103,6 +124,8 @@ class HangupMiddleware:
         tenant: str | None = None,
         routes: Mapping[str, RouteSettings | Mapping[str, Any]] | None = None,
         budget_header: str | None = None,
+        on_disconnect: OnDisconnect | str | None = None,
+        grace: float | None = None,
     ) -> None:
         self.app = app
         self._terms = Terms(
@@ -112,6 +135,8 @@ class HangupMiddleware:
             tenant=tenant,
             routes=routes,
             budget_header=budget_header,
+            on_disconnect=on_disconnect,
+            grace=grace,
         )
         self._warned = False
 
