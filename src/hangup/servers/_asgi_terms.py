@@ -203,9 +203,9 @@ class Terms:
         fields = Fields(scope, plans.budget_header)
         inbound = fields.inbound()
         if inbound is not None:
-            mode = mode.least(inbound.mode)
-            if mode is Mode.OFF:
-                return None
+            # Never off: what comes in may keep us from acting, not from measuring.
+            off = inbound.mode is Mode.OFF
+            mode = mode.least(Mode.OBSERVE if off else inbound.mode)
         budget = plan.budget_of(scope, fields)
         if fields.budget is not None:
             budget = self._tightened(budget, fields.budget)

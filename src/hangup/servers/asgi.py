@@ -49,7 +49,7 @@ What cannot be seen, and when (the blind spots), is told in
 ``X-Hangup-Budget: 12.5`` on a request tightens its budget, in seconds; it never extends
 it. A run of another process that arrives with the request (as OpenTelemetry baggage or
 in the ``Hangup`` header) is continued under its id, its deadline and the less intrusive
-of the two modes.
+of the two modes, which is never less than observe on the word of the request.
 """
 
 from __future__ import annotations
