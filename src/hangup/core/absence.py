@@ -68,10 +68,15 @@ class Absence:
         """Whether a result handed over now would reach nobody and count for nobody."""
         return self.left_at is not None and self.on_disconnect is OnDisconnect.GRACE
 
+    @property
+    def may_return(self) -> bool:
+        """Whether the caller's leaving does not abandon the run at once."""
+        return self.on_disconnect is not OnDisconnect.ABANDON
+
     def leave(self, at: float | None) -> None:
         """Note that the caller left, and see to what follows. Idempotent."""
         run = self._run
-        if self.on_disconnect is OnDisconnect.ABANDON:
+        if not self.may_return:
             run.cancel(Cause.DISCONNECT, at=at)
             return
         now = run.clock.monotonic()

@@ -150,7 +150,16 @@ def hold_key(run: Run, key: str) -> None:
 
 
 def shutdown(detail: str = "the process is shutting down") -> int:
-    """Abandon every live run with cause ``shutdown``; return how many that were."""
+    """Abandon every live run of the process, with cause ``shutdown``.
+
+    For whoever learns that the process is going down and does not want its runs to
+    come to their end: in ``enforce`` their work is stopped, and their callers are told
+    to try again (503). Thread-safe, but not for the body of a ``signal.signal``
+    handler: call it from ``loop.add_signal_handler``, or from a thread.
+
+    Returns:
+        How many runs that were.
+    """
     return sum(
         run.cancel(Cause.SHUTDOWN, detail) for run in live_runs() if run.parent is None
     )

@@ -89,6 +89,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
     def _install(
         self, tracers: trace.TracerProvider, meters: metrics.MeterProvider
     ) -> None:
+        self._meters = meters
         instruments = self._instruments_on(meters)
         prices = load_genai_prices()
         self._recorder = Recorder(instruments, None if prices is None else prices.cost)
@@ -183,6 +184,19 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         if accounts is not None:
             guarded(self._recorder.settle)
             guarded(accounts.drain)
+
+    def flush(self, timeout: float = 5.0) -> None:
+        """Export what has been measured so far. Thread-safe; raises nothing.
+
+        Blocks, for about ``timeout`` seconds at most per provider: not for event loops.
+        """
+        if getattr(self, "_accounts", None) is None:
+            return
+        self._before_collect()
+        for provider in (getattr(self, "_provider", None), self._meters):
+            force_flush = getattr(provider, "force_flush", None)
+            if force_flush is not None:
+                guarded(force_flush, int(timeout * 1000))
 
     def _flush(self) -> None:
         accounts = getattr(self, "_accounts", None)

@@ -7,7 +7,7 @@ import logging
 from contextvars import copy_context
 from typing import TYPE_CHECKING
 
-from hangup.config import Mode, OnDisconnect
+from hangup.config import Mode
 from hangup.core.cause import Cause
 from hangup.servers._asgi_receive import Reader
 
@@ -76,8 +76,8 @@ class Exchange:
         """Note that the application returned; call it while the run is open."""
         raise NotImplementedError
 
-    def left(self, run: Run) -> None:
-        """Note that the client left."""
+    def left(self, run: Run, message: Message | None) -> None:
+        """Note that the client left; ``message`` is the server's word of it, if any."""
         raise NotImplementedError
 
     def goes_on_alone(self) -> None:
@@ -227,12 +227,12 @@ class Exchange:
         except Exception:  # the caller cannot be reached: there is nobody to tell
             _logger.debug("the answer to an abandoned run was not sent", exc_info=True)
 
-    def _on_gone(self, _message: Message | None = None) -> None:
+    def _on_gone(self, message: Message | None = None) -> None:
         run = self._run
         if run is None or self._last:
             return
         if not run.absence.returned:
-            self.left(run)
+            self.left(run, message)
         if _goes_on(run):
             self._alone = True
             self.goes_on_alone()
@@ -245,7 +245,7 @@ def _goes_on(run: Run) -> bool:
     """
     absence = run.absence
     return (
-        (absence.returned or absence.on_disconnect is not OnDisconnect.ABANDON)
+        (absence.returned or absence.may_return)
         and run.mode.refuses
         and not run.latent
         and run.delivered_at is None

@@ -59,7 +59,7 @@ class HttpExchange(Exchange):
         elif not self._last:
             run.cancel(Cause.FAILED, "returned without completing the response")
 
-    def left(self, run: Run) -> None:
+    def left(self, run: Run, _message: Message | None) -> None:
         """Say so to the run; a latent one remembers it, should it ever spend."""
         run.leave()
 

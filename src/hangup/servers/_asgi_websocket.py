@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from hangup.servers import _asgi_respond as respond
 from hangup.servers._asgi_exchange import Exchange, failure
+from hangup.servers._asgi_lifespan import closed_by_shutdown, shut_down
 
 if TYPE_CHECKING:
     from hangup.core.cause import Cause
@@ -45,7 +46,7 @@ class SocketExchange(Exchange):
         if run is not None and run.abandonment is None and not run.absence.away:
             run.deliver()
 
-    def left(self, run: Run) -> None:
+    def left(self, run: Run, message: Message | None) -> None:
         """Tell a client that walks away from an answer from one that has it.
 
         A handler that waits for the next message, with no spending call open, has said
@@ -55,6 +56,8 @@ class SocketExchange(Exchange):
         """
         if run.open_calls == 0 and self.reader.wanted:
             run.deliver()
+        elif closed_by_shutdown(message) and not run.absence.may_return:
+            shut_down(run)
         else:
             run.leave()
 

@@ -54,12 +54,13 @@ of the two modes, which is never less than observe on the word of the request.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
 from hangup.core.unwind import stems_from_stop
 from hangup.errors import RunAbandoned, Stop
-from hangup.servers import _asgi_settle
+from hangup.servers import _asgi_lifespan, _asgi_settle
 from hangup.servers._asgi_http import HttpExchange
 from hangup.servers._asgi_terms import RouteSettings, Terms
 from hangup.servers._asgi_websocket import SocketExchange
@@ -85,8 +86,9 @@ class HangupMiddleware:
     """Opens a run per connection of an ASGI application. Pure ASGI, asyncio only.
 
     Put it outermost where you can. One that stands inside another passes everything
-    through. Lifespan and unknown scope types pass through too, and so does everything
-    in mode ``off``. Safe for concurrent use by one event loop or several.
+    through. Unknown scope types pass through too, and so does everything in mode
+    ``off``; of the lifespan it takes note (:mod:`hangup.servers._asgi_lifespan`). Safe
+    for concurrent use by one event loop or several.
 
     Args:
         app: The ASGI application.
@@ -146,6 +148,10 @@ class HangupMiddleware:
         if kind == "http" and _asgi_settle.is_settlement(scope):
             await _asgi_settle.serve(receive, send)
             return
+        if kind == "lifespan" and _MARK not in scope:
+            scope[_MARK] = True
+            await _asgi_lifespan.serve(self.app, scope, receive, send)
+            return
         opening = self._opening(scope) if kind in ("http", "websocket") else None
         if opening is None:
             await self.app(scope, receive, send)
@@ -159,7 +165,12 @@ class HangupMiddleware:
             # connection, or takes the next request on it, when this returns.
             with opening.run as run:
                 exchange.bind(run)
-                await self.app(scope, exchange.reader.receive, exchange.send)
+                try:
+                    await self.app(scope, exchange.reader.receive, exchange.send)
+                except asyncio.CancelledError as error:
+                    if _asgi_lifespan.cut_by_shutdown(error):
+                        _asgi_lifespan.shut_down(run)
+                    raise
                 exchange.returned()
         except BaseException as error:
             if not _ends_here(error):
