@@ -17,7 +17,7 @@ from hangup.core.deadline import Deadline, check_budget
 from hangup.core.run import Run
 from hangup.core.tree import current_task
 from hangup.core.unwind import stems_from_stop
-from hangup.errors import MisuseError, RunAbandoned
+from hangup.errors import ArgumentError, MisuseError, RunAbandoned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +74,7 @@ class RunScope:
         ConfigError: A budget or grace that is negative or NaN, an unknown mode or
             ``on_disconnect``.
         MisuseError: The scope is entered twice, left in another task, or left while a
-            run opened inside it is still open.
+            run opened inside it is still open. ``@hangup.run`` has no parentheses.
     """
 
     def __init__(  # noqa: PLR0913  every one is a keyword with a default
@@ -95,6 +95,12 @@ class RunScope:
         clock: Clock | None = None,
     ) -> None:
         # Checked here, where the mistake is, not at the first request.
+        if callable(budget):
+            name = getattr(budget, "__qualname__", repr(budget))
+            remedy = (
+                "write @hangup.run() with the parentheses, or @hangup.run(budget=30)"
+            )
+            raise ArgumentError("hangup.run", f"the function {name}", remedy)
         check_budget(budget)
         self._budget = budget
         self._name = name
