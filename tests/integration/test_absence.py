@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from support.agents import installed, plain_bhm, spending
@@ -24,7 +25,6 @@ from hangup.servers.asgi import HangupMiddleware
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from starlette.middleware import Middleware
     from starlette.requests import Request
 
     from hangup.core.run import Run
@@ -107,14 +107,16 @@ class Desk:
         run = hangup.find_run(request.query_params["run"])
         return JSONResponse({"back": run is not None and run.reattach()})
 
-    def app(self, *middleware: Middleware, **options: Any) -> HangupMiddleware:
+    def starlette(self, *middleware: Middleware) -> Starlette:
         routes = [
             Route("/json", self.as_json),
             Route("/stream", self.as_stream),
             Route("/back", self.back),
         ]
-        app = Starlette(routes=routes, middleware=middleware)
-        return HangupMiddleware(app, **options)
+        return Starlette(routes=routes, middleware=middleware)
+
+    def app(self, *middleware: Middleware, **options: Any) -> HangupMiddleware:
+        return HangupMiddleware(self.starlette(*middleware), **options)
 
 
 def leave(server: Served, desk: Desk, path: str) -> float:
@@ -231,6 +233,29 @@ def test_finish_finishes(
     assert desk.calls == 3
     assert journal.fates == [("delivered",)]
     assert journal.runs[0].caller == "gone"
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("back", [False, True])
+def test_a_middleware_around_changes_nothing(
+    journal: Journal,
+    ended: threading.Event,
+    path: str,
+    back: bool,  # noqa: FBT001  parametrized
+) -> None:
+    desk = Desk()
+    around = desk.starlette(
+        plain_bhm(), Middleware(HangupMiddleware, on_disconnect="grace", grace=30)
+    )
+    with Served(around) as server:
+        leave(server, desk, path)
+        if back:
+            assert come_back(server, desk)
+        desk.go.set()
+        assert ended.wait(_PATIENCE)
+        server.idle()
+    assert desk.calls == 3
+    assert journal.fates == [("delivered",) if back else ("abandoned", "disconnect")]
 
 
 def test_a_result_stored_before_the_client_leaves_is_delivered(

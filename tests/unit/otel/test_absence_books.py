@@ -6,11 +6,13 @@ import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.telemetry import instrumented, opened
+from support.telemetry import chat, instrumented, opened, used
 
 from hangup.config import Mode
+from hangup.core.scope import RunScope
 from hangup.errors import RunAbandoned, Stop
 from hangup.otel import names
 from hangup.spend.fate import Fate, split
@@ -32,6 +34,8 @@ class Naive:
         self.meant = meant
         self.deadline = deadline
         self.left: float | None = None
+        self.caller = "unknown"
+        self.counted = ""
         # The moment, the fates before and after it, the cause and the outcome.
         self.fate: tuple[float, Fate, Fate, str, str] | None = None
 
@@ -48,23 +52,25 @@ class Naive:
     def abandon(self, cause: str, at: float) -> None:
         if self.fate is None:
             self.fate = (at, Fate.SUNK, Fate.WASTED, cause, "abandoned")
+            self.counted = self.caller
 
     def deliver(self, now: float, late_after: float = math.inf) -> None:
         if self.fate is None:
             outcome = "late" if now > late_after else "delivered"
             self.fate = (now, Fate.DELIVERED, Fate.AFTER, "none", outcome)
+            self.counted = self.caller
 
     def leave(self, now: float) -> None:
         self.settle(now)
         if self.fate is None and self.left is None:
-            self.left = now
+            self.left, self.caller = now, "gone"
             if self.meant == "abandon":
                 self.abandon("disconnect", now)
 
     def come_back(self, now: float) -> bool:
         self.settle(now)
         if self.fate is None:
-            self.left = None
+            self.left, self.caller = None, "connected"
         return self.fate is None
 
     def close(self, now: float, late_after: float) -> None:
@@ -209,5 +215,45 @@ def test_delivered_sunk_wasted_and_after_are_the_whole(
         )
         assert telemetry.total(names.CALLS) == len(world.ended)
         assert telemetry.total(names.RUNS) == 1
-        assert telemetry.total(names.RUNS, outcome=outcome, cause=cause) == 1
+        labels = {"outcome": outcome, "cause": cause, "caller": naive.counted}
+        assert telemetry.total(names.RUNS, **labels) == 1
     assert run.absence._timer is None
+
+
+@pytest.mark.parametrize(("back", "fate"), [(False, "abandoned"), (True, "delivered")])
+def test_the_calls_of_children_share_the_fate_of_the_run(
+    back: bool,  # noqa: FBT001  parametrized
+    fate: str,
+) -> None:
+    clock = FakeClock()
+    with instrumented() as telemetry:
+        tracer = telemetry.tracer()
+
+        def spend(seconds: float, tokens: int) -> None:
+            with suppress(Stop, RunAbandoned), chat(tracer) as span:
+                clock.advance(seconds)
+                used(span, tokens, 0)
+
+        scope = opened(clock, mode="observe", on_disconnect="grace", grace=GRACE)
+        with suppress(RunAbandoned), scope as run:
+            with RunScope(name="ended before"):
+                spend(1, 1)
+            with RunScope(name="around the leave") as child:
+                spend(1, 10)
+                child.leave()
+                spend(1, 100)
+            with RunScope(name="around the end of the grace"):
+                spend(1, 1_000)
+                if back:
+                    assert run.reattach()
+                clock.advance(GRACE)
+                spend(1, 10_000)
+        assert run.state == fate
+        if back:
+            assert telemetry.tokens("delivered") == (11_111, 0)
+        else:
+            assert telemetry.tokens("sunk") == (11, 0)
+            assert telemetry.tokens("wasted") == (11_100, 0)
+        assert telemetry.total(names.TOKENS) == 11_111
+        assert telemetry.total(names.CALLS) == 5
+        assert telemetry.total(names.RUNS) == 1
