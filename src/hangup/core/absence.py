@@ -124,7 +124,7 @@ class Absence:
 
     def close(self) -> None:
         """Note that the scope is left: whoever is away now gets nothing any more."""
-        if self.left_at is None or self._run.latent:
+        if self._run.latent:
             return
         self.poll()
         if self.away:

@@ -141,7 +141,8 @@ class Run:
         """The abandonment, if any; records a deadline or grace that has passed."""
         if self.latent:
             return None
-        self.absence.poll()
+        if self.absence.left_at is not None:
+            self.absence.poll()
         return self.token.poll()
 
     @property
@@ -236,9 +237,8 @@ class Run:
         try:
             cause = Cause(cause)
         except ValueError:
-            raise ConfigError(
-                "cause", cause, f"choose one of {', '.join(Cause)}"
-            ) from None
+            choices = ", ".join(Cause)
+            raise ConfigError("cause", cause, f"choose one of {choices}") from None
         now = self.clock.monotonic()
         effect = now if at is None else min(max(at, self.started_at), now)
         with self._lock:
@@ -254,12 +254,11 @@ class Run:
     def deliver(self, *, at: float | None = None) -> bool:
         """Say that the caller has the result. The run is over, its context inert.
 
-        Called by the server layer at the last byte; call it yourself when the result
-        is stored durably for a caller who may have left.
+        Servers call it at the last byte; call it when the result is stored durably for
+        a caller who may have left.
 
         Returns:
-            False when it was abandoned or delivered before: also by the deadline of an
-            enforced run, or by the grace of a caller who left.
+            False when it was over: also by a binding deadline or grace that has passed.
         """
         now = self.clock.monotonic() if at is None else at
         with self._lock:
@@ -282,8 +281,8 @@ class Run:
     def leave(self, *, at: float | None = None) -> None:
         """Say that the caller left; what follows is up to ``on_disconnect``.
 
-        Servers call it; call it for whoever came back by :meth:`reattach` and left
-        again. Acts on the whole run, also from a child. ``at`` as for :meth:`cancel`.
+        Servers call it; call it for whoever came back and left again. Acts on the whole
+        run, also from a child. ``at`` as for :meth:`cancel`.
         """
         self.root.absence.leave(at)
 
@@ -294,7 +293,7 @@ class Run:
         the whole run, also from a child.
 
         Returns:
-            False when it is too late: the run is over, or its grace has passed.
+            Whether that was in time: the run is not over, nor its grace.
         """
         return self.root.absence.reattach()
 
@@ -334,7 +333,8 @@ class Run:
 
     def close(self) -> None:
         """Note that the scope was left. Called once, by the scope."""
-        self.absence.close()
+        if self.absence.left_at is not None:
+            self.absence.close()
         self._stop_timer()
         self.closed_at = self.clock.monotonic()
         registry.remove(self)
@@ -395,4 +395,5 @@ class Run:
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
-        self.absence.stop()
+        if self.absence.ever:
+            self.absence.stop()

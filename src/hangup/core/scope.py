@@ -131,7 +131,8 @@ class RunScope:
         parent = None if here is None else here.run
         if parent is not None and parent.inert:
             parent = None
-        mode = (self._mode or Mode.ENFORCE).least(config.current().mode)
+        settings = config.current()
+        mode = (self._mode or Mode.ENFORCE).least(settings.mode)
         mode = mode if parent is None else mode.least(parent.mode)
         if parent is not None and mode is not Mode.OFF and not self._latent:
             # Whoever opens a run says that this is agent work: no latent run any more.
@@ -149,7 +150,7 @@ class RunScope:
             latent=(self._latent and parent is None) or mode is Mode.OFF,
             supersede_key=self._supersede_key,
             on_disconnect=self._on_disconnect or OnDisconnect.ABANDON,
-            grace=config.current().grace if self._grace is None else self._grace,
+            grace=settings.grace if self._grace is None else self._grace,
         )
         self._run = run
         run.work.enter()

@@ -98,8 +98,8 @@ class _Plan(NamedTuple):
     http_budget: float | None
     stream_budget: float | None
     socket_budget: float | None
-    on_disconnect: OnDisconnect
-    grace: float
+    on_disconnect: OnDisconnect | None  # None: abandon, and then there is no grace
+    grace: float | None
 
     def budget_of(self, scope: Scope, fields: Fields) -> float | None:
         if scope["type"] == "websocket":
@@ -256,6 +256,7 @@ class Terms:
         mode = Mode(route.mode or self._mode or Mode.ENFORCE)
         meant = route.on_disconnect or self._on_disconnect or settings.on_disconnect
         graces = (route.grace, self._grace, settings.grace)
+        given = (seconds for seconds in graces if seconds is not None)
         return _Plan(
             pattern,
             mode.least(settings.mode),
@@ -264,8 +265,8 @@ class Terms:
             http,
             stream,
             socket,
-            OnDisconnect(meant),
-            next(seconds for seconds in graces if seconds is not None),
+            None if meant is OnDisconnect.ABANDON else OnDisconnect(meant),
+            None if meant is OnDisconnect.ABANDON else next(given),
         )
 
     def _tightened(self, budget: float | None, text: bytes) -> float | None:
