@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
     from hangup.core.run import Run
     from hangup.otel.instruments import Instruments
-    from hangup.spend.pricing import Cost
-    from hangup.spend.usage import Usage
+    from hangup.spend.pricer import Pricer
 
 _MOST_OPEN = 10_000
 # Spans that are no calls, remembered per open call: with more of them open at a time,
@@ -53,16 +52,12 @@ class Recorder(registry.RunObserver):
 
     Args:
         instruments: Where calls outside runs, and totals, are recorded.
-        price: Prices a call; None for a model without a price.
+        pricer: Says what a call cost.
     """
 
-    def __init__(
-        self,
-        instruments: Instruments,
-        price: Callable[[str, Usage], Cost | None] | None,
-    ) -> None:
+    def __init__(self, instruments: Instruments, pricer: Pricer) -> None:
         self._instruments = instruments
-        self._booking = Booking(instruments, price)
+        self._booking = Booking(instruments, pricer)
         self._open: dict[int, Call] = {}
         # Every open span inside a call, by id, with the nearest call around it.
         self.inside: dict[int, Call] = {}
@@ -78,6 +73,8 @@ class Recorder(registry.RunObserver):
         self._settling = threading.Lock()
         self._settler: int | None = None  # the thread that is at it
         self._bookkeeper = Bookkeeper(self.settle)
+        # Called when the books are still: runs may have to be told of.
+        self.after_settling: Callable[[], None] = _nothing
 
     def begin(self) -> None:
         """Take up work: calls come in from here on. Idempotent."""
@@ -232,8 +229,10 @@ class Recorder(registry.RunObserver):
         run = call.run
         if run is not None:
             call.ended_at = run.clock.monotonic()
-            run.work.call_closed(call.ticket)
+        # First: the run may be settled by this, and is told of then.
         self._pending.append(call)
+        if run is not None:
+            run.work.call_closed(call.ticket)
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -276,18 +275,22 @@ class Recorder(registry.RunObserver):
         self._due_on = None
         pending = self._pending
         here = threading.get_ident()
-        if patience and self._settler not in {None, here}:
-            if not self._settling.acquire(timeout=patience):
-                return
-            self._settling.release()
-        while pending and self._settling.acquire(blocking=False):
+        while self._settler != here and (
+            self._settling.acquire(timeout=patience)
+            if patience
+            else self._settling.acquire(blocking=False)
+        ):
             self._settler = here
             try:
                 while pending:
                     self._enter_next(pending)
+                # Nobody else is in the middle of a call's portions now.
+                guarded(self.after_settling)
             finally:
                 self._settler = None
                 self._settling.release()
+            if not pending:
+                return
 
     def _enter_next(self, pending: deque[Call | Run]) -> None:
         # In a frame of its own: no call is kept alive beyond it, nor is its run.
@@ -326,6 +329,10 @@ class Recorder(registry.RunObserver):
             if run.work.encloses(call.run):
                 guarded(self._booking.enter_estimates, call)
                 call.duplicate = True
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _stand_in(call: Call, above: Call) -> None:
