@@ -13,6 +13,7 @@ from hangup.core.absence import Absence
 from hangup.core.cause import Abandonment, Cause
 from hangup.core.current import position
 from hangup.core.guard import guarded
+from hangup.core.hooks import Hooks
 from hangup.core.token import CancelToken, new_token_id
 from hangup.core.unwind import error_of
 from hangup.core.work import Work
@@ -126,7 +127,7 @@ class Run:
         self._beginning = False
         self._pending: tuple[Cause, str, float] | None = None
         self._on_spending: list[Callable[[], None]] = []
-        self._on_deliver: list[Callable[[Run], None]] = []
+        self._on_deliver: Hooks[Run] = Hooks(self._lock)
         self._timer: Any = None
 
     def __repr__(self) -> str:
@@ -265,20 +266,21 @@ class Run:
         """
         now = self.clock.monotonic() if at is None else at
         with self._lock:
-            if self.latent:
-                first = self.delivered_at is None
-                self.delivered_at = now if first else self.delivered_at
-                return first
+            latent, first = self.latent, self.delivered_at is None
+            if latent and first:
+                self.delivered_at = now
+        if latent:
+            if first:
+                self._on_deliver.happened(self)
+            return first
         self.absence.poll(now)
         if not self.token.finish(now):
             return False
         with self._lock:
             self.delivered_at = now
-            callbacks, self._on_deliver = self._on_deliver, []
         self._stop_timer()
         registry.notify("delivered", self)
-        for callback in callbacks:
-            guarded(callback, self)
+        self._on_deliver.happened(self)
         return True
 
     def leave(self, *, at: float | None = None) -> None:
@@ -367,22 +369,12 @@ class Run:
         Returns:
             A function that forgets the callback.
         """
-        with self._lock:
-            if self.delivered_at is None:
-                self._on_deliver.append(callback)
-                return lambda: self._forget(callback)
-        guarded(callback, self)
-        return lambda: None
+        return self._on_deliver.add(callback, self)
 
     @property
     def open_calls(self) -> int:
         """How many spending calls of this run are open."""
         return self.work.open_calls
-
-    def _forget(self, callback: Callable[[Run], None]) -> None:
-        with self._lock:
-            if callback in self._on_deliver:
-                self._on_deliver.remove(callback)
 
     def _poll(self) -> None:
         # A loop's clock may run a moment ahead of ours (uvloop counts milliseconds).
