@@ -96,6 +96,18 @@ def stop_here(run: Run) -> BaseException | None:
     return _signal(run)
 
 
+def owner_of_cause(run: Run) -> Run:
+    """Return the run up the tree that owns this run's abandonment."""
+    abandonment = run.token.abandonment
+    if abandonment is None:
+        return run
+    # None on the way: a delivered run, which a cause from above passes by.
+    while run.parent is not None and (abandonment is None or abandonment.inherited):
+        run = run.parent
+        abandonment = run.token.abandonment
+    return run
+
+
 def _serves_others(run: Run) -> bool:
     """Whether a healthy run besides this one waits for the running task.
 
@@ -146,7 +158,7 @@ def _signal(run: Run) -> BaseException:
     owns the cause. Once that was left, or on a thread or task the run did not start, an
     ordinary error is raised instead, which no worker dies of.
     """
-    owner = run.owner_of_cause()
+    owner = owner_of_cause(run)
     abandonment = owner.token.abandonment
     if run.work.take_signal():
         registry.notify("swallowed", owner)

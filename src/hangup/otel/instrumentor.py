@@ -97,6 +97,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         meters: metrics.MeterProvider,
         loggers: LoggerProvider,
     ) -> None:
+        self._meters = meters
         instruments = self._instruments_on(meters)
         self._recorder = Recorder(instruments, self._pricer)
         logger = loggers.get_logger(names.SCOPE, installed_version())
@@ -196,6 +197,19 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         if accounts is not None:
             guarded(self._recorder.settle, PATIENCE)
             guarded(accounts.drain)
+
+    def flush(self, timeout: float = 5.0) -> None:
+        """Export what has been measured so far. Thread-safe; raises nothing.
+
+        Blocks, for about ``timeout`` seconds at most per provider: not for event loops.
+        """
+        if getattr(self, "_accounts", None) is None:
+            return
+        self._before_collect()
+        for provider in (getattr(self, "_provider", None), self._meters):
+            force_flush = getattr(provider, "force_flush", None)
+            if force_flush is not None:
+                guarded(force_flush, int(timeout * 1000))
 
     def _flush(self) -> None:
         accounts = getattr(self, "_accounts", None)
