@@ -11,6 +11,7 @@ from hangup import config
 from hangup.core import registry
 from hangup.core.policy import Decision
 from hangup.otel import names, runspan
+from hangup.otel.instruments import stopping_since
 from hangup.otel.labels import FewValues
 from hangup.otel.statements import Statement
 from hangup.spend.ledger import Ledger
@@ -119,7 +120,7 @@ class Accounts(registry.RunObserver):
         if abandonment is None:
             return
         labels = {names.CAUSE: abandonment.cause.value, names.MODE: run.mode.value}
-        took = run.clock.monotonic() - abandonment.at
+        took = run.clock.monotonic() - stopping_since(run, abandonment)
         self._instruments.stop_duration.record(took, labels)
         if unsettled:
             self._instruments.unsettled.add(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from opentelemetry import trace
 from opentelemetry.metrics import Observation
 
+from hangup.config import OnDisconnect
 from hangup.core import registry
 from hangup.core.cause import Cause
 from hangup.core.policy import Decision
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter
 
     from hangup.config import Mode
+    from hangup.core.cause import Abandonment
     from hangup.core.run import Run
     from hangup.spend.posting import Posting
 
@@ -349,11 +351,19 @@ class Instruments:
 
     def _observe_oldest(self, _options: CallbackOptions) -> Iterable[Observation]:
         ages = [
-            run.clock.monotonic() - run.token.abandonment.at
+            run.clock.monotonic() - stopping_since(run, run.token.abandonment)
             for run in _live_roots()
             if run.token.abandonment is not None
         ]
         yield Observation(max(ages, default=0.0))
+
+
+def stopping_since(run: Run, abandonment: Abandonment) -> float:
+    """Return from when on a run was to stop: T0, but for a grace the end of that."""
+    graceful = run.root.absence.on_disconnect is OnDisconnect.GRACE
+    if graceful and abandonment.cause is Cause.DISCONNECT:
+        return abandonment.noticed_at
+    return abandonment.at
 
 
 def _live_roots() -> list[Run]:

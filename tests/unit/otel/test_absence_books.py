@@ -257,3 +257,21 @@ def test_the_calls_of_children_share_the_fate_of_the_run(
         assert telemetry.total(names.TOKENS) == 11_111
         assert telemetry.total(names.CALLS) == 5
         assert telemetry.total(names.RUNS) == 1
+
+
+def test_the_time_to_stop_begins_when_the_grace_ends() -> None:
+    """T0 lies a grace before: waiting on purpose is not stopping slowly."""
+    clock = FakeClock()
+    with instrumented() as telemetry:
+        with (
+            pytest.raises(RunAbandoned),
+            opened(clock, on_disconnect="grace", grace=GRACE) as run,
+        ):
+            with chat(telemetry.tracer()) as span:
+                used(span, 1, 1)
+            run.leave()
+            clock.advance(GRACE)
+            run.check()
+        [point] = telemetry.points(names.STOP_DURATION)
+    assert point.count == 1
+    assert point.sum < 1.0
