@@ -27,8 +27,8 @@ from hangup.core.guard import fault, guarded
 from hangup.core.unwind import stems_from_stop
 from hangup.errors import RunAbandoned, Stop
 from hangup.otel import calls, names, runspan
+from hangup.otel.call import Call
 from hangup.otel.context import position_in
-from hangup.otel.recorder import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

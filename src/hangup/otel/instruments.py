@@ -137,6 +137,11 @@ class Instruments:
         self.unknown_bound = counter(
             names.UNKNOWN_BOUND, "{token}", "Upper bound on the tokens of such calls"
         )
+        self.outcome_unknown = counter(
+            names.OUTCOME_UNKNOWN,
+            "{call}",
+            "Model calls that were cut, and that the provider may have finished",
+        )
         self.tenant_cost = counter(names.TENANT_COST, "{USD}", "Cost by tenant")
         self.runs = counter(names.RUNS, "{run}", "Runs that are over, by outcome")
         self.refusals = counter(names.REFUSALS, "{call}", "Refused spending calls")
@@ -220,6 +225,7 @@ class Instruments:
         self.metered.seed(model)
         self.unknown.add(0, {names.MODEL: model})
         self.unknown_bound.add(0, {names.MODEL: model})
+        self.outcome_unknown.add(0, {names.MODEL: model})
         for fate, cause in fates():
             labels = self._labels(fate, cause, model, name, mode)
             self.cost.add(0, labels)

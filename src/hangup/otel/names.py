@@ -30,7 +30,10 @@ CALL_TIME: Final = "hangup.call.time"
 UNKNOWN_CALLS: Final = "hangup.unknown.calls"
 """``{call}``: model calls that ended without any usage; they are in no token count."""
 UNKNOWN_BOUND: Final = "hangup.unknown.tokens.bound"
-"""``{token}``: an upper bound on the tokens of those calls, where one is known."""
+"""``{token}``: an upper bound on what these calls, and cut ones, may have used on top,
+where one is known."""
+OUTCOME_UNKNOWN: Final = "hangup.outcome_unknown.calls"
+"""``{call}``: model calls that were cut, and that the provider may have finished."""
 UNPRICED: Final = "hangup.token.unpriced"
 """``{token}``: tokens of models without a price; they are in no dollar count."""
 TENANT_COST: Final = "hangup.tenant.cost.usd"
@@ -127,11 +130,11 @@ MOST_LABEL_SETS: Final = 2_000
 """Of one instrument; the SDK's own limit, past which it drops labels."""
 # How many Prometheus series all metrics make together, at most; a histogram counts its
 # buckets, sum and count. Tested.
-SERIES_AT_FIRST: Final = 468
+SERIES_AT_FIRST: Final = 469
 """For one run name, one model and one mode, no tenant listed."""
 SERIES_PER_RUN_NAME: Final = 334
 """More for each further run name that uses one of these models."""
-SERIES_PER_MODEL: Final = 51
+SERIES_PER_MODEL: Final = 52
 """More for each further model, and 42 more for each further run name that uses it."""
 SERIES_PER_MODE: Final = 204
 """More for each further mode that runs of the same name and model are in."""

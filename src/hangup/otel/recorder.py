@@ -13,20 +13,23 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from hangup.core import registry
+from hangup.core.clock import SYSTEM_CLOCK
 from hangup.core.guard import fault, guarded
-from hangup.otel import calls, names
-from hangup.spend.usage import Usage, read_aggregate, read_first_token, read_usage
+from hangup.core.tree import current_task
+from hangup.otel import names
+from hangup.otel.booking import Booking
+from hangup.otel.call import Call, Exchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any
 
     from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.trace import Span
+    from opentelemetry.trace import Span, SpanContext
 
     from hangup.core.run import Run
     from hangup.otel.instruments import Instruments
     from hangup.spend.pricing import Cost
+    from hangup.spend.usage import Usage
 
 _MOST_OPEN = 10_000
 # Spans that are no calls, remembered per open call: with more of them open at a time,
@@ -34,36 +37,6 @@ _MOST_OPEN = 10_000
 _MOST_NESTED = 4_096
 # Calls that have ended and wait for a turn of the loop; their spans are kept for it.
 _MOST_PENDING = 256
-_MODEL_CALLS = (calls.INFERENCE, calls.EMBEDDINGS)
-_NOTHING = Usage(0, 0)
-
-
-class Call:
-    """A spending call that has started and not ended."""
-
-    # What few calls ever have stands here, once; an instance says only what differs.
-    run: Run | None = None
-    # The call around this one, and whether both are inside a tool that must finish.
-    parent: Call | None = None
-    protected = False
-    # What descendants have reported, and whether one of them is this same call.
-    counted: Usage | None = None
-    duplicate = False
-    # How many further reports of this same call, or of its retries, said nothing.
-    vague = 0
-    nested: dict[int, None] | None = None
-    # Set when it starts, on the run's clock
-    span: Span
-    span_id: int
-    started_at = 0.0
-    ticket = 0
-    # Set when it ends; no report: it was given up
-    ended_at = 0.0
-    report: ReadableSpan | None = None
-
-    def __init__(self, kind: str, model: str | None) -> None:
-        self.kind = kind
-        self.model = model
 
 
 class Recorder(registry.RunObserver):
@@ -86,16 +59,18 @@ class Recorder(registry.RunObserver):
         price: Callable[[str, Usage], Cost | None] | None,
     ) -> None:
         self._instruments = instruments
-        self._price = price
+        self._booking = Booking(instruments, price)
         self._open: dict[int, Call] = {}
         # Every open span inside a call, by id, with the nearest call around it.
         self.inside: dict[int, Call] = {}
+        # Calls that have ended, and wait for what stands in them.
+        self._held: dict[int, Call] = {}
         # What of a process starts at zero, has been made to.
         self._seeded: set[tuple[str, str | None, str, str]] = set()
-        # Calls that have ended and are not in the books, and the loop whose next turn
-        # will see to them. The lock is never waited for: who holds it goes on until
-        # nothing is left, and a finaliser may come by in the middle of that.
-        self._pending: deque[Call] = deque(maxlen=_MOST_OPEN)
+        # Calls that have ended and are not in the books, runs that are over, and the
+        # loop whose next turn will see to them. The lock is never waited for: who holds
+        # it goes on until nothing is left, and a finaliser may come by in the middle.
+        self._pending: deque[Call | Run] = deque(maxlen=_MOST_OPEN)
         self._due_on: asyncio.AbstractEventLoop | None = None
         self._settling = threading.Lock()
 
@@ -105,6 +80,7 @@ class Recorder(registry.RunObserver):
         self._due_on = None
         self._pending.clear()
         self._open.clear()
+        self._held.clear()
         self.inside.clear()
 
     @property
@@ -138,6 +114,8 @@ class Recorder(registry.RunObserver):
         if len(self._open) >= _MOST_OPEN:
             self._evict()
         self._open[span_id] = self.inside[span_id] = call
+        if call.parent is not None:
+            _stand_in(call, call.parent)
         run = call.run
         if run is None:
             return
@@ -145,6 +123,51 @@ class Recorder(registry.RunObserver):
             self._seed(call, run)
         call.ticket = run.work.call_opened()
         call.started_at = run.clock.monotonic()
+
+    def start_exchange(self, exchange: Exchange) -> None:
+        """Open an exchange that was allowed to start. Its parent and run are set."""
+        if len(self._open) >= _MOST_OPEN:
+            self._evict()
+        self._open[exchange.span_id] = exchange
+        if exchange.parent is not None:
+            _stand_in(exchange, exchange.parent)
+        run = exchange.run
+        if run is None:
+            exchange.started_at = SYSTEM_CLOCK.monotonic()
+            return
+        exchange.ticket = run.work.call_opened()
+        exchange.started_at = run.clock.monotonic()
+
+    def end_exchange(self, exchange: Exchange) -> None:
+        """Close an exchange: its answer was read, cut, or never came. Idempotent."""
+        if self._open.pop(exchange.span_id, None) is None:
+            return
+        self._seed_exchange(exchange)
+        self._close(exchange, None)
+
+    def _seed_exchange(self, exchange: Exchange) -> None:
+        # Only now: its model is in the body, which is not parsed while it waits.
+        if exchange.run is not None and exchange.parent is None:
+            exchange.model = exchange.meter.request_model
+            self._seed(exchange, exchange.run)
+
+    def calling_here(self, context: SpanContext, run: Run | None) -> Call | None:
+        """Return the open model or tool call that the present code stands in.
+
+        By the span around it, and where that is none of ours (spans that are never
+        made current) by the task that opened a call of the run.
+        """
+        call = self.inside.get(context.span_id)
+        if call is not None or run is None:
+            return call
+        tickets, task = run.work.tree.calls, current_task()
+        for call in reversed(tuple(self._open.values())):
+            if isinstance(call, Exchange):
+                continue
+            opened = tickets.get(call.ticket)
+            if opened is not None and opened[1] is task and opened[0] is call.run:
+                return call
+        return None
 
     def _seed(self, call: Call, run: Run) -> None:
         if len(self._seeded) >= _MOST_OPEN:
@@ -172,7 +195,9 @@ class Recorder(registry.RunObserver):
     def mark_abandoned(self, run: Run, cause: str) -> None:
         """Put the cause on every open call of an abandoned run."""
         for call in tuple(self._open.values()):
-            if call.run is not None and run.work.encloses(call.run):
+            if call.span is None or call.run is None:
+                continue
+            if run.work.encloses(call.run):
                 call.span.set_attribute(names.CAUSE, cause)
 
     def _evict(self) -> None:
@@ -214,8 +239,14 @@ class Recorder(registry.RunObserver):
         """Settle, likewise."""
         self.settle()
 
-    def closed(self, run: Run) -> None:  # noqa: ARG002  whichever it is
+    def closed(self, run: Run) -> None:
+        """Settle, and wait no longer for what spans of the run may tell."""
+        self._pending.append(run)
+        self.settle()
+
+    def settled(self, run: Run, unsettled: int) -> None:  # noqa: ARG002
         """Settle, likewise."""
+        self._pending.append(run)
         self.settle()
 
     def settle(self) -> None:
@@ -226,120 +257,49 @@ class Recorder(registry.RunObserver):
         while pending and self._settling.acquire(blocking=False):
             try:
                 while pending:
-                    guarded(self._enter, pending.popleft())
+                    ended = pending.popleft()
+                    if isinstance(ended, Call):
+                        guarded(self._enter, ended)
+                    else:
+                        guarded(self._conclude, ended)
             finally:
                 self._settling.release()
 
     def _enter(self, call: Call) -> None:
-        report = call.report
-        attributes = {} if report is None else _plain(report.attributes)
-        run = call.run
-        usage = self._usage(call, attributes)
-        model = call.model or calls.model_of(attributes) or calls.UNKNOWN_MODEL
-        above = _same_call_above(call)
-        repeats = call.duplicate or (usage is None and above is not None)
-        cost = None
-        if usage is not None and not repeats:
-            cost = None if self._price is None else self._price(model, usage)
-            self._count(call, usage)
-            self._instruments.metered.add(
-                model,
-                usage,
-                None if cost is None else cost.total,
-                in_run=run is not None,
-            )
-        if call.kind in _MODEL_CALLS:
-            self._note_unknown(call, above, model, usage, attributes)
-        ledger = None if run is None or repeats else run.ledger
-        if ledger is not None:
-            context = call.span.get_span_context()
-            ledger.start(call.span_id, call.kind, model, call.started_at, context)
-            ledger.end(
-                call.span_id,
-                call.ended_at,
-                usage,
-                first_token=read_first_token(attributes),
-                cost=cost,
-            )
-
-    @staticmethod
-    def _usage(call: Call, attributes: Mapping[str, object]) -> Usage | None:
-        if call.kind != calls.AGENT:
-            return read_usage(attributes)
-        aggregate = read_aggregate(attributes) or read_usage(attributes)
-        if aggregate is None:
-            return None
-        own = aggregate.beyond(call.counted or _NOTHING)
-        return own if own.total else None
-
-    @staticmethod
-    def _count(call: Call, usage: Usage) -> None:
-        """Tell every call around that this much has been counted."""
-        same = _same_call_above(call)
-        while same is not None:
-            same.duplicate = True
-            same = _same_call_above(same)
-        above = call.parent
-        while above is not None:
-            above.counted = usage if above.counted is None else above.counted + usage
-            above = above.parent
-
-    def _note_unknown(
-        self,
-        call: Call,
-        above: Call | None,
-        model: str,
-        usage: Usage | None,
-        attributes: Mapping[str, object],
-    ) -> None:
-        """Count a model call whose usage, or a part of it, nobody reported.
-
-        Whether anybody does is known when the outermost report of the call has ended:
-        a retry in between may have said nothing while another one said all.
-        """
-        if call.duplicate:
-            count = call.vague
-        elif _complete(call.kind, usage):
-            return  # it speaks for the silent ones inside it
-        else:
-            count = max(1, call.vague)
-            if usage is None and above is not None:
-                above.vague += count
-                return
-        if not count:
+        """Enter a call, after all that stand in it; then those that waited for it."""
+        if call.inner and not call.held:
+            call.held = True
+            self._held[call.span_id] = call
             return
-        labels = {names.MODEL: self._instruments.models(model)}
-        self._instruments.unknown.add(count, labels)
-        bound = attributes.get("gen_ai.request.max_tokens")
-        if isinstance(bound, int) and bound > 0:
-            self._instruments.unknown_bound.add(bound * count, labels)
+        guarded(self._booking.enter, call)
+        self._entered(call)
+
+    def _entered(self, call: Call) -> None:
+        above = call.parent
+        if above is None or above.inner is None:
+            return
+        above.inner.pop(call.span_id, None)
+        if above.held and not above.inner:
+            self._held.pop(above.span_id, None)
+            self._enter(above)
+
+    def _conclude(self, run: Run) -> None:
+        """Enter what the wire told of calls of a run whose spans never ended.
+
+        A span that does end later finds it has been counted.
+        """
+        for call in tuple(self._open.values()):
+            if not call.estimates or call.inner or call.run is None:
+                continue
+            if run.work.encloses(call.run):
+                guarded(self._booking.enter_estimates, call)
+                call.duplicate = True
 
 
-def _same_call_above(call: Call) -> Call | None:
-    """Return the report that this same model call stands in, from another layer.
-
-    Only right around it: a tool in between, or another kind, makes it another call.
-    """
-    above = call.parent
-    if above is None or call.kind not in _MODEL_CALLS or above.kind != call.kind:
-        return None
-    return above
-
-
-def _complete(kind: str, usage: Usage | None) -> bool:
-    """Whether the usage says all there is; embeddings put nothing out."""
-    if usage is None or usage.input is None:
-        return False
-    return usage.output is not None or kind == calls.EMBEDDINGS
-
-
-def _plain(attributes: Any) -> Mapping[str, object]:
-    """Return a copy that is a plain dictionary.
-
-    Every look into the SDK's own mapping goes through two frames of Python.
-    """
-    copy: Callable[[], Mapping[str, object]] | None = getattr(attributes, "copy", None)
-    return dict(attributes or ()) if copy is None else copy()
+def _stand_in(call: Call, above: Call) -> None:
+    if above.inner is None:
+        above.inner = {}
+    above.inner[call.span_id] = call
 
 
 def _first(entries: Mapping[int, object]) -> int | None:

@@ -10,6 +10,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hangup.spend.usage import Usage
 
 
@@ -35,6 +37,21 @@ class Basis(StrEnum):
     """Output divided in proportion to time since its first token."""
     ESTIMATED = "estimated"
     """Divided in proportion to a time that is itself only a stand-in."""
+
+
+class Metering(NamedTuple):
+    """What is known of a call beyond its usage, where its response was metered.
+
+    Attributes:
+        input: How its input is known, reported or estimated.
+        output: How its output is known, reported or estimated.
+        came: How much of the output had come at or before a moment, never falling,
+            from 0 to all of it; None where only the whole is known.
+    """
+
+    input: Basis
+    output: Basis
+    came: Callable[[float], int] | None
 
 
 class Portion(NamedTuple):
@@ -63,6 +80,7 @@ def split(  # noqa: PLR0913, PLR0917  a call is two instants, a usage and two na
     boundary: float,
     before: Fate,
     after: Fate,
+    metering: Metering | None = None,
 ) -> tuple[Portion, ...]:
     """Split one call at ``boundary``.
 
@@ -70,7 +88,8 @@ def split(  # noqa: PLR0913, PLR0917  a call is two instants, a usage and two na
     - Across it: the input was committed at the start, so it is ``before``. The output
       is divided in proportion to time since ``first_token``; where that is unknown,
       since ``start`` (basis estimated). Output whose first token came after the
-      boundary is all ``after``, which divides nothing.
+      boundary is all ``after``, which divides nothing. Where the stream was metered
+      nothing is divided by proportion: what had come by then is known.
 
     Every token is in exactly one portion, and the portions sum exactly to ``usage``
     (an unknown field counts 0). Seconds are divided at the boundary. The first
@@ -84,35 +103,57 @@ def split(  # noqa: PLR0913, PLR0917  a call is two instants, a usage and two na
         boundary: The moment; ``math.inf`` puts everything before it.
         before: The fate up to the moment.
         after: The fate from then on.
+        metering: What metering knows of it; None where it was not metered.
 
     Returns:
-        One portion, or two or three for a call across the boundary: only there can
-        input and output of one fate differ in their basis.
+        One portion to four: input and output of one fate may differ in their basis.
     """
     tokens_in = tokens_out = 0
     if usage is not None:
         tokens_in = usage.input or 0
         tokens_out = usage.output or 0
+    known_in = known_out = Basis.REPORTED
+    if metering is not None:
+        known_in, known_out, _ = metering
     if end <= boundary or start >= boundary:
         fate = before if end <= boundary else after
         seconds = max(0.0, end - start)
-        return (Portion(fate, tokens_in, tokens_out, Basis.REPORTED, seconds),)
+        if known_in is known_out or not (tokens_in and tokens_out):
+            basis = known_in if tokens_in else known_out
+            return (Portion(fate, tokens_in, tokens_out, basis, seconds),)
+        return (
+            Portion(fate, tokens_in, 0, known_in, seconds),
+            Portion(fate, 0, tokens_out, known_out, 0.0),
+        )
+    early, basis = _early(tokens_out, start, first_token, end, boundary, metering)
+    committed = Portion(before, tokens_in, 0, known_in, boundary - start)
+    late = Portion(after, 0, tokens_out - early, basis, end - boundary)
+    if not early:
+        return (committed, late)
+    return (committed, Portion(before, 0, early, basis, 0.0), late)
+
+
+def _early(  # noqa: PLR0913, PLR0917  what a call and a moment are
+    tokens: int,
+    start: float,
+    first_token: float | None,
+    end: float,
+    boundary: float,
+    metering: Metering | None,
+) -> tuple[int, Basis]:
+    """Return how much of the output came before the boundary, and how that is known."""
+    known = Basis.REPORTED if metering is None else metering.output
+    if metering is not None and metering.came is not None:
+        return max(0, min(tokens, metering.came(boundary))), known
     if first_token is None:
         since, basis = start, Basis.ESTIMATED
     else:
         since, basis = max(start, first_token), Basis.PRORATED
-    early = prorate(tokens_out, since, end, boundary)
-    committed = Portion(before, tokens_in, 0, Basis.REPORTED, boundary - start)
-    if not early:
+    early = prorate(tokens, since, end, boundary)
+    if not early and (not tokens or (first_token is not None and since >= boundary)):
         # Nothing came before the boundary: exact if the first token says so.
-        sure = not tokens_out or (first_token is not None and since >= boundary)
-        basis = Basis.REPORTED if sure else basis
-        return (committed, Portion(after, 0, tokens_out, basis, end - boundary))
-    return (
-        committed,
-        Portion(before, 0, early, basis, 0.0),
-        Portion(after, 0, tokens_out - early, basis, end - boundary),
-    )
+        return 0, known
+    return early, basis if known is Basis.REPORTED else Basis.ESTIMATED
 
 
 def prorate(count: int, since: float, end: float, boundary: float) -> int:

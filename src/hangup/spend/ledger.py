@@ -28,6 +28,7 @@ from hangup.spend.posting import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from hangup.spend.fate import Metering
     from hangup.spend.pricing import Cost
     from hangup.spend.usage import Usage
 
@@ -132,6 +133,7 @@ class Ledger:
         first_token: float | None = None,
         model: str | None = None,
         cost: Cost | None = None,
+        metering: Metering | None = None,
     ) -> None:
         """End a call and post it, if the run's fate is known by now.
 
@@ -144,6 +146,7 @@ class Ledger:
                 :func:`~hangup.spend.usage.read_first_token` returns it.
             model: The model, where it was not known at the start.
             cost: What it cost; None when it has no price.
+            metering: What metering its response tells; None where nobody did.
         """
         # Atomic, so of two threads that end one call exactly one goes on.
         opened = self._open.pop(call_id, None)
@@ -159,6 +162,7 @@ class Ledger:
             usage,
             cost,
             span_context,
+            metering,
         )
         self._enter(call)
 

@@ -256,6 +256,22 @@ class Meter:
             done += self._hidden * self._thinking(moment, self.first_token_at)
         return max(0, min(total, int(done + 0.5)))
 
+    def moments(self) -> list[float]:
+        """Return when output came, in order; empty for a body that was no stream.
+
+        Thoughts that were never streamed came from ``started_at`` on, which is then
+        the first.
+        """
+        moments = self._timeline.moments() if self.streamed else []
+        if moments and self._hidden and self.started_at is not None:
+            moments.insert(0, self.started_at)
+        return moments
+
+    @property
+    def in_steps(self) -> bool:
+        """Whether nothing came between those moments; else some came evenly."""
+        return not self._hidden and self._timeline.stride == 1
+
     def _thinking(self, moment: float, until: float) -> float:
         """Return the share of the time from the start to ``until`` that has gone."""
         if moment >= until:

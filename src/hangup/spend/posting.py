@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from hangup.spend.fate import Basis, Fate, Portion, prorate, split
+from hangup.spend.fate import Basis, Fate, Metering, Portion, prorate, split
 from hangup.spend.pricing import Cost, add_usd, share_usd
 
 if TYPE_CHECKING:
@@ -109,17 +109,34 @@ class Tally:
 
 
 # A call that ended, before its fate is known: kind, model, start, first token, end,
-# usage, cost, span context. A bare tuple: it is made on the span path, where a class
-# would cost five times as much.
+# usage, cost, span context, metering. A bare tuple: it is made on the span path, where
+# a class would cost five times as much.
 Call = tuple[
-    str, str, float, float | None, float, "Usage | None", Cost | None, object | None
+    str,
+    str,
+    float,
+    float | None,
+    float,
+    "Usage | None",
+    Cost | None,
+    object | None,
+    Metering | None,
 ]
 
 
 class Fold:
     """Several calls of one kind and model as one interval with their sums."""
 
-    __slots__ = ("calls", "cost", "end", "input", "output", "seconds", "start")
+    __slots__ = (
+        "calls",
+        "cost",
+        "end",
+        "estimated",
+        "input",
+        "output",
+        "seconds",
+        "start",
+    )
 
     def __init__(self) -> None:
         self.start = math.inf
@@ -129,10 +146,11 @@ class Fold:
         self.output = 0
         self.seconds = 0.0
         self.cost: Cost | None = None
+        self.estimated = False  # whether something in it is
 
     def add(self, call: Call) -> None:
         """Add a call. The sums stay exact."""
-        _, _, start, _, end, usage, cost, _ = call
+        _, _, start, _, end, usage, cost, _, metering = call
         self.start = min(self.start, start)
         self.end = max(self.end, end)
         self.calls += 1
@@ -140,6 +158,10 @@ class Fold:
         if usage is not None:
             self.input += usage.input or 0
             self.output += usage.output or 0
+        if metering is not None and (
+            metering.input is Basis.ESTIMATED or metering.output is Basis.ESTIMATED
+        ):
+            self.estimated = True
         if cost is not None:
             self.cost = _sum(self.cost, cost)
 
@@ -151,6 +173,7 @@ class Fold:
         self.input += other.input
         self.output += other.output
         self.seconds += other.seconds
+        self.estimated = self.estimated or other.estimated
         if other.cost is not None:
             self.cost = _sum(self.cost, other.cost)
 
@@ -166,9 +189,9 @@ class Decision(NamedTuple):
 
 def post_call(call: Call, decision: Decision) -> list[Posting]:
     """Split one call; its dollars follow its tokens and sum exactly to its cost."""
-    kind, model, start, first_token, end, usage, cost, span_context = call
+    kind, model, start, first_token, end, usage, cost, span_context, known = call
     boundary, before, after, cause = decision
-    portions = split(start, first_token, end, usage, boundary, before, after)
+    portions = split(start, first_token, end, usage, boundary, before, after, known)
     if len(portions) == 1:
         fate, tokens_in, tokens_out, basis, seconds = portions[0]
         usd = None if cost is None else cost.total
@@ -224,7 +247,7 @@ def post_fold(kind: str, model: str, fold: Fold, decision: Decision) -> list[Pos
         fold.output,
         fold.calls,
         fold.seconds,
-        Basis.ESTIMATED if inside else Basis.REPORTED,
+        Basis.ESTIMATED if inside or fold.estimated else Basis.REPORTED,
         None,
         cause,
         usd,

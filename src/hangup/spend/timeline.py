@@ -111,6 +111,10 @@ class Timeline:
             done += (marks[index][column] - done) * share
         return done
 
+    def moments(self) -> list[float]:
+        """Return the instants of the marks, in order."""
+        return [mark[_LAST] for mark in self._marks]
+
     def _append(self, now: float, single: float, grouped: float) -> None:
         marks = self._marks
         if marks:

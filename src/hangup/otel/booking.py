@@ -1,0 +1,275 @@
+"""From reports to books: what each call used, once, whoever reported it.
+
+The innermost reporter of a model call wins, and nothing is more inner than the wire.
+Where the wire allows only an estimate a span's report goes first. What encloses other
+calls (agents, tools) counts only what those did not. So a call is entered after all
+that stand in it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hangup.otel import calls, names
+from hangup.otel.call import MODEL_CALLS, Call, Exchange, same_above
+from hangup.spend.fate import Basis, Metering
+from hangup.spend.profile import metering_of
+from hangup.spend.usage import read_aggregate, read_first_token, read_usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hangup.otel.instruments import Instruments
+    from hangup.spend.pricing import Cost
+    from hangup.spend.usage import Usage
+
+
+class Booking:
+    """Enters ended calls into the metered totals and the ledgers.
+
+    Called by one thread at a time.
+
+    Args:
+        instruments: Where totals, and what is unknown, are recorded.
+        price: Prices a call; None for a model without a price.
+    """
+
+    def __init__(
+        self,
+        instruments: Instruments,
+        price: Callable[[str, Usage], Cost | None] | None,
+    ) -> None:
+        self._instruments = instruments
+        self._price = price
+
+    def enter(self, call: Call) -> None:
+        """Enter a call that has ended, after all that stand in it."""
+        if isinstance(call, Exchange):
+            self._enter_exchange(call)
+        else:
+            self._enter_span(call)
+
+    def enter_estimates(self, call: Call) -> None:
+        """Enter what the wire told of a call whose span tells nothing any more."""
+        estimates, call.estimates = call.estimates, None
+        for exchange in estimates or ():
+            self._book_exchange(exchange)
+
+    def _enter_exchange(self, exchange: Exchange) -> None:
+        above = same_above(exchange)
+        if exchange.free:
+            if above is not None:
+                above.failed += 1
+            else:
+                self._post(exchange, self._model(exchange, {}), None)
+            return
+        meter = exchange.meter
+        reported = (
+            exchange.usage is not None
+            and meter.input_basis is Basis.REPORTED
+            and meter.output_basis is Basis.REPORTED
+        )
+        if exchange.outcome_unknown:
+            self._note_outcome_unknown(exchange)
+        if reported or above is None:
+            self._book_exchange(exchange)
+        elif above.estimates is None:
+            above.estimates = [exchange]
+        else:
+            above.estimates.append(exchange)
+
+    def _enter_span(self, call: Call) -> None:
+        report = call.report
+        attributes = {} if report is None else _plain(report.attributes)
+        said = _said(call, attributes)
+        usage = said if said is None else _own(call, said)
+        above = same_above(call)
+        model = self._model(call, attributes)
+        estimates = call.estimates or ()
+        if call.duplicate:
+            self.enter_estimates(call)
+            self._note_vague(call, model, attributes)
+            return
+        if complete(call.kind, usage):
+            metering = None
+            if len(estimates) == 1:
+                metering = _fitted(estimates[0], usage)
+            self._book(call, model, usage, read_first_token(attributes), metering)
+            return
+        if above is not None and (estimates or usage is None):
+            # Whether anybody knows more is seen when the outermost one has ended: a
+            # retry in between may have said nothing while another one said all.
+            above.estimates = [*(above.estimates or ()), *estimates] or None
+            above.failed += call.failed
+            if not estimates and not call.failed:
+                above.vague += max(1, call.vague)
+            return
+        if estimates:
+            self.enter_estimates(call)
+            return
+        first = read_first_token(attributes)
+        self._book(call, model, usage, first, None)
+        if said is not None and usage is None:
+            return  # all of it was counted further in
+        if call.kind in MODEL_CALLS and not (usage is None and call.failed):
+            self._note_unknown(max(1, call.vague), model, _bound_of(attributes))
+
+    def _book_exchange(self, exchange: Exchange) -> None:
+        meter, usage = exchange.meter, exchange.usage
+        model = self._model(exchange, {})
+        started = exchange.started_at
+        first = meter.first_token_at
+        since = None if first is None else first - started
+        metering = metering_of(meter) if exchange.legible else None
+        self._book(exchange, model, usage, since, metering)
+        if not complete(exchange.kind, usage):
+            self._note_unknown(1, model, None)
+
+    def _book(
+        self,
+        call: Call,
+        model: str,
+        usage: Usage | None,
+        first_token: float | None,
+        metering: Metering | None,
+    ) -> None:
+        cost = None
+        if usage is not None:
+            cost = None if self._price is None else self._price(model, usage)
+            _tell_those_around(call, usage)
+            self._instruments.metered.add(
+                model,
+                usage,
+                None if cost is None else cost.total,
+                in_run=call.run is not None,
+            )
+        self._post(call, model, usage, first_token, cost, metering)
+
+    @staticmethod
+    def _post(  # noqa: PLR0913, PLR0917  what the ledger wants to know
+        call: Call,
+        model: str,
+        usage: Usage | None,
+        first_token: float | None = None,
+        cost: Cost | None = None,
+        metering: Metering | None = None,
+    ) -> None:
+        ledger = None if call.run is None else call.run.ledger
+        if ledger is None:
+            return
+        number = call.span_id
+        ledger.start(number, call.kind, model, call.started_at, call.span_context)
+        ledger.end(
+            number,
+            call.ended_at,
+            usage,
+            first_token=first_token,
+            cost=cost,
+            metering=metering,
+        )
+
+    def _model(self, call: Call, attributes: Mapping[str, object]) -> str:
+        if isinstance(call, Exchange):
+            meter, above = call.meter, call.parent
+            model = meter.request_model or meter.response_model
+            if model is None and above is not None:
+                model = above.model
+        else:
+            model = call.model or calls.model_of(attributes)
+        return model or calls.UNKNOWN_MODEL
+
+    def _note_vague(
+        self, call: Call, model: str, attributes: Mapping[str, object]
+    ) -> None:
+        if call.vague and call.kind in MODEL_CALLS:
+            self._note_unknown(call.vague, model, _bound_of(attributes))
+
+    def _note_unknown(self, count: int, model: str, bound: int | None) -> None:
+        """Count model calls whose usage, or a part of it, nobody reported."""
+        labels = {names.MODEL: self._instruments.models(model)}
+        self._instruments.unknown.add(count, labels)
+        if bound is not None:
+            self._instruments.unknown_bound.add(bound * count, labels)
+
+    def _note_outcome_unknown(self, exchange: Exchange) -> None:
+        """Count a call whose provider may have gone on after it was cut."""
+        model = self._model(exchange, {})
+        labels = {names.MODEL: self._instruments.models(model)}
+        self._instruments.outcome_unknown.add(1, labels)
+        bound = exchange.meter.unknown_bound
+        if bound:
+            self._instruments.unknown_bound.add(bound, labels)
+
+
+def complete(kind: str, usage: Usage | None) -> bool:
+    """Whether the usage says all there is; embeddings put nothing out."""
+    if kind not in MODEL_CALLS:
+        return usage is not None
+    if usage is None or usage.input is None:
+        return False
+    return usage.output is not None or kind == calls.EMBEDDINGS
+
+
+def _said(call: Call, attributes: Mapping[str, object]) -> Usage | None:
+    """Return the usage that the span of a call reports, if it does."""
+    if call.kind in MODEL_CALLS:
+        return read_usage(attributes)
+    return read_aggregate(attributes) or read_usage(attributes)
+
+
+def _own(call: Call, said: Usage) -> Usage | None:
+    """Return what of it was not counted further in; None for nothing.
+
+    Agents and tools report sums over what stands in them. A model call does not: only
+    where it repeats exactly what was counted (a framework's model span around an agent)
+    is it no call of its own.
+    """
+    counted = call.counted
+    if call.kind in MODEL_CALLS:
+        repeats = counted is not None and (
+            (said.input, said.output) == (counted.input, counted.output)
+        )
+        return None if repeats else said
+    own = said if counted is None else said.beyond(counted)
+    return own if own.total else None
+
+
+def _tell_those_around(call: Call, usage: Usage) -> None:
+    """Tell every call around that this much has been counted."""
+    same = same_above(call)
+    while same is not None:
+        same.duplicate = True
+        same = same_above(same)
+    above = call.parent
+    while above is not None:
+        above.counted = usage if above.counted is None else above.counted + usage
+        above = above.parent
+
+
+def _fitted(exchange: Exchange, usage: Usage | None) -> Metering | None:
+    """Return when the output came, stretched to what it was in truth."""
+    meter = exchange.meter
+    estimate = meter.usage.output
+    came = metering_of(meter).came if exchange.legible else None
+    total = 0 if usage is None else usage.output or 0
+    if came is None or not estimate:
+        return None
+
+    def stretched(moment: float) -> int:
+        return int(came(moment) * total / estimate + 0.5)
+
+    return Metering(Basis.REPORTED, Basis.REPORTED, stretched)
+
+
+def _bound_of(attributes: Mapping[str, object]) -> int | None:
+    bound = attributes.get("gen_ai.request.max_tokens")
+    return bound if isinstance(bound, int) and bound > 0 else None
+
+
+def _plain(attributes: Any) -> Mapping[str, object]:
+    """Return a copy that is a plain dictionary.
+
+    Every look into the SDK's own mapping goes through two frames of Python.
+    """
+    copy: Callable[[], Mapping[str, object]] | None = getattr(attributes, "copy", None)
+    return dict(attributes or ()) if copy is None else copy()
