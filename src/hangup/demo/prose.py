@@ -1,8 +1,8 @@
 """What the model says: English, cut into tokens as a real vocabulary cuts it.
 
-The cuts are those of cl100k_base: before every space, before most signs,
-and where ``|`` stands: rarer words are several tokens. That makes 4.6 characters
-a token, and the spread that real text has: 2.7 to 5.4 from sentence to sentence.
+The cuts are those of cl100k_base: before a space, before most signs, and where ``|``
+stands, for a rarer word is several tokens. That makes 4.5 characters a token, with the
+spread of real text: from 2.7 to 5.4 in one sentence or another.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from hangup.demo.seeds import draw
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-CHARACTERS_PER_TOKEN = 4.6
-"""Of the sentences below, over all of them."""
+CHARACTERS_PER_TOKEN = 4.5
+"""Over all the sentences below."""
 
 _SENTENCES = """
 Most teams report lower cost once a hard limit was set, and |14 of |23 kept it.

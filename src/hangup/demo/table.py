@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 _LEGEND = """\
 truth: the model server's log and the users' clocks; measured: hangup's metrics.
-untold: the connection broke before the usage came, so only an estimate can know.
-unseen: generated in an answer that never came, or after the close. It is in none of \
-the rows above; hangup counts the calls and bounds their tokens."""
+untold: cut before the usage came, so only an estimate can know.
+unseen: in an answer that never came, or generated after the close; in no row
+above. hangup counts such calls, and bounds their tokens."""
 
 
 def table_of(demo: Demo) -> Group:

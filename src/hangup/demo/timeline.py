@@ -157,7 +157,7 @@ class _Drawing:
 
 def _verdict(panel: Panel) -> tuple[str, str]:
     """Return how a run ended, in a few words, and whether that is good."""
-    wasted = panel.truth.wasted_tokens
+    wasted = panel.truth.all_wasted_tokens
     if panel.t0 is not None:
         stopped = max(0.0, panel.stopped - panel.t0)
         after = f"{stopped:.2f} s" if stopped >= 1 else f"{stopped * 1000:.1f} ms"
