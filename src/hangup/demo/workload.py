@@ -15,7 +15,7 @@ OnClose = Literal["stop", "finish"]
 MODELS = {"openai": "gpt-4o-mini", "anthropic": "claude-haiku-4-5"}
 """Real models' names by provider, so that their tokens have a price."""
 
-SCRIPT = Script(plans_tools=True, rate=75.0, first_token=0.15, jitter=0.3)
+SCRIPT = Script(plans_tools=True, rate=90.0, first_token=0.15, jitter=0.3)
 """How the demo's model answers."""
 
 USER_HEADER = "x-demo-user"
