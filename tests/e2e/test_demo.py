@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hangup.demo.brain import planned_tools
 from hangup.demo.harness import run_demo
-from hangup.demo.workload import Setting
+from hangup.demo.population import population
+from hangup.demo.workload import CHECKS, CLAIMS, TOOLS, Setting, call_seed, plan_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -205,6 +207,24 @@ def test_with_anthropic_what_was_cut_untold_is_estimated(
     printed: tuple[Mapping[str, Any], Path],
 ) -> None:
     _estimates_agree(printed[0]["passes"]["enforce"])
+
+
+def test_whoever_provides_the_model_the_same_people_take_the_same_rounds(
+    demo: Demo, printed: tuple[Mapping[str, Any], Path]
+) -> None:
+    """In observe every answer is worked out to its end, whether or not awaited."""
+    assert len(demo.observe.calls) == _calls_of(_USERS, _SEED)
+    assert printed[0]["passes"]["observe"]["model_calls"] == _calls_of(16, 2)
+
+
+def _calls_of(users: int, seed: int) -> int:
+    """Return the model calls of everybody's whole answer."""
+    asking = 0
+    for user in population(users, seed):
+        first = call_seed(user.seed, plan_path(1))
+        asking += len({"search", "read"} & {*planned_tools(first, 0, TOOLS)})
+    always = 3 + len([CLAIMS, *CHECKS]) + 1  # plans, the subagent's, the answer
+    return asking + always * users
 
 
 def test_the_command_prints_one_object_and_draws_the_picture(
