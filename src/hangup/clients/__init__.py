@@ -14,6 +14,7 @@ __all__ = ["install", "uninstall"]
 _ADAPTERS: Final = (
     "hangup.clients.settle",
     "hangup.clients.httpx",
+    "hangup.clients.streams",
     "hangup.clients.gates",
 )
 

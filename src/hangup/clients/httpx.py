@@ -1,23 +1,26 @@
-"""httpx and httpx2: the run leaves with requests to hosts that may have it.
+"""httpx and httpx2: requests are asked for, metered, and carry the run where they may.
 
 Two places are wrapped. At the transport, where a request and its answer are seen as
-httpx objects, the ``Hangup`` header is set or taken out, and answers of servers that
-hold the run are remembered. At the connection pool beneath it, past everything that may
-still touch a request, our entries are taken out of what goes to any other host. Works
-without any HTTP instrumentation, and with spans that the sampler dropped.
+httpx objects, a request is asked for and its answer watched (``visit``, ``bodies``),
+the ``Hangup`` header is set or taken out, and answers of servers that hold the run are
+remembered. At the connection pool beneath it, past everything that may still touch a
+request, our entries are taken out of what goes to any other host. Works without any
+HTTP instrumentation, and with spans that the sampler dropped.
 """
 
 from __future__ import annotations
 
 import functools
+from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from hangup import config
+from hangup.clients.bodies import close_unread
 from hangup.clients.patch import Patch
-from hangup.core.admission import stop_here
+from hangup.clients.visit import Visit
+from hangup.core import registry
 from hangup.core.guard import guarded
-from hangup.core.tree import current_task
 from hangup.otel import carriers, settlement, wire
 from hangup.otel.hosts import host_allowed
 from hangup.otel.notices import SETTLE_HEADER
@@ -94,62 +97,85 @@ class _Origins:
 _holders = _Origins()
 
 
-def _refusal() -> BaseException | None:
-    """Return the stop to raise in place of a request inside a spending call.
+class _Passage:
+    """One request through a transport of one stack, and what is done around it."""
 
-    A model client's own retries are requests of one call whose span began long ago.
-    Requests outside spending calls are nobody's business.
-    """
-    run = run_in()
-    if run is None or not run.work.tree.calling(current_task()):
-        return None
-    return stop_here(run)
+    __slots__ = ("_hop", "_request", "_stack", "_visit")
+
+    def __init__(self, request: Any, stack: Any) -> None:
+        self._request = request
+        self._stack = stack
+        self._visit: Visit | None = guarded(Visit, request)
+        if self._visit is not None and self._visit.refusal is not None:
+            raise self._visit.refusal
+        self._hop = _Hop(request)
+
+    def __enter__(self) -> Self:
+        guarded(self._hop.leave)
+        if self._visit is not None:
+            guarded(self._visit.leave, self._request, self._stack)
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if self._visit is not None:
+            guarded(self._visit.left, self._request)
+        if error is None:
+            return
+        guarded(self._hop.fail)
+        if self._visit is not None:
+            guarded(self._visit.fail)
+
+    def arrive(self, response: Any, *, asynchronous: bool) -> None:
+        """See to the answer."""
+        guarded(self._hop.arrive, response)
+        if self._visit is not None:
+            watch = partial(self._visit.answer, asynchronous=asynchronous)
+            guarded(watch, response, self._stack)
+
+    @property
+    def host(self) -> str | None:
+        """Where it goes."""
+        return self._hop.host
 
 
-def _sync_transport(original: Any, patch: Patch) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def handle_request(self: Any, request: Any) -> Any:
-        if not patch.active:
-            return original(self, request)
-        if (refusal := guarded(_refusal)) is not None:
-            raise refusal
-        hop = _Hop(request)
-        guarded(hop.leave)
-        before = REQUEST_HOST.set(hop.host)
-        try:
-            response = original(self, request)
-        except BaseException:
-            guarded(hop.fail)
-            raise
-        finally:
-            REQUEST_HOST.reset(before)
-        guarded(hop.arrive, response)
-        return response
+def _sync_transport(stack: Any) -> Callable[[Any, Patch], Callable[..., Any]]:
+    def make(original: Any, patch: Patch) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def handle_request(self: Any, request: Any) -> Any:
+            if not patch.active:
+                return original(self, request)
+            with _Passage(request, stack) as passage:
+                before = REQUEST_HOST.set(passage.host)
+                try:
+                    response = original(self, request)
+                finally:
+                    REQUEST_HOST.reset(before)
+            passage.arrive(response, asynchronous=False)
+            return response
 
-    return handle_request
+        return handle_request
+
+    return make
 
 
-def _async_transport(original: Any, patch: Patch) -> Callable[..., Any]:
-    @functools.wraps(original)
-    async def handle_async_request(self: Any, request: Any) -> Any:
-        if not patch.active:
-            return await original(self, request)
-        if (refusal := guarded(_refusal)) is not None:
-            raise refusal
-        hop = _Hop(request)
-        guarded(hop.leave)
-        before = REQUEST_HOST.set(hop.host)
-        try:
-            response = await original(self, request)
-        except BaseException:
-            guarded(hop.fail)
-            raise
-        finally:
-            REQUEST_HOST.reset(before)
-        guarded(hop.arrive, response)
-        return response
+def _async_transport(stack: Any) -> Callable[[Any, Patch], Callable[..., Any]]:
+    def make(original: Any, patch: Patch) -> Callable[..., Any]:
+        @functools.wraps(original)
+        async def handle_async_request(self: Any, request: Any) -> Any:
+            if not patch.active:
+                return await original(self, request)
+            with _Passage(request, stack) as passage:
+                before = REQUEST_HOST.set(passage.host)
+                try:
+                    response = await original(self, request)
+                finally:
+                    REQUEST_HOST.reset(before)
+            passage.arrive(response, asynchronous=True)
+            return response
 
-    return handle_async_request
+        return handle_async_request
+
+    return make
 
 
 def _last_gate(request: Any) -> None:
@@ -169,6 +195,19 @@ def _pool(original: Any, patch: Patch) -> Callable[..., Any]:
     return handle
 
 
+class _Stops(registry.RunObserver):
+    """Closes what a stopped run has left unread."""
+
+    def abandoned(self, run: Run) -> None:
+        if run.work.acts:
+            close_unread(run)
+
+    def closed(self, run: Run) -> None:
+        if run.work.acts:
+            close_unread(run)
+
+
+_stops = _Stops()
 _patches: list[Patch] = []
 
 
@@ -179,10 +218,12 @@ def install() -> None:
             _patches.extend(_patches_of(client, core))
     for patch in _patches:
         patch.apply()
+    registry.add_observer(_stops)
 
 
 def uninstall() -> None:
     """Unwrap them; what cannot be unwrapped hands everything through. Idempotent."""
+    registry.remove_observer(_stops)
     for patch in _patches:
         patch.revert()
 
@@ -193,8 +234,10 @@ def _patches_of(client_name: str, core_name: str) -> list[Patch]:
     except ImportError:
         return []
     return [
-        Patch(client.HTTPTransport, "handle_request", _sync_transport),
-        Patch(client.AsyncHTTPTransport, "handle_async_request", _async_transport),
+        Patch(client.HTTPTransport, "handle_request", _sync_transport(client)),
+        Patch(
+            client.AsyncHTTPTransport, "handle_async_request", _async_transport(client)
+        ),
         Patch(core.ConnectionPool, "handle_request", _pool),
         Patch(core.AsyncConnectionPool, "handle_async_request", _pool),
     ]

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 from hangup.otel import calls
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.trace import Span, SpanContext
 
@@ -116,6 +118,13 @@ class Exchange(Call):
             return None
         usage = self.meter.usage
         return usage if usage.known else None
+
+
+def least_time(needs: Mapping[str, float], kind: str, model: str | None) -> float:
+    """Return the least time worth starting a call with, in seconds; its model first."""
+    if model is not None and model in needs:
+        return needs[model]
+    return needs.get(kind, 0.0)
 
 
 def same_above(call: Call) -> Call | None:

@@ -27,7 +27,7 @@ from hangup.core.guard import fault, guarded
 from hangup.core.unwind import stems_from_stop
 from hangup.errors import RunAbandoned, Stop
 from hangup.otel import calls, names, runspan
-from hangup.otel.call import Call
+from hangup.otel.call import Call, least_time
 from hangup.otel.context import position_in
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class Guard:
             self._watched.append(multi_processor)
             # Before the accounts are: what has ended is in the books when they close.
             registry.add_observer(self._recorder)
+            self._recorder.begin()
         if not self._patches:
             self._patch(Tracer, "start_span", self._wrap_start)
             self._patch(SdkSpan, "set_status", self._wrap_status)
@@ -83,7 +84,7 @@ class Guard:
         """Restore what was wrapped, unless somebody wrapped it since. Idempotent."""
         self._watched.clear()
         registry.remove_observer(self._recorder)
-        self._recorder.settle()
+        self._recorder.finish()
         for owner, name, original, wrapper in self._patches:
             if getattr(owner, name) is wrapper:
                 setattr(owner, name, original)
@@ -246,8 +247,9 @@ class Guard:
             return None
         if around is not None and around.kind == call.kind == calls.INFERENCE:
             return stop_here(run)  # the same call again: decided and counted already
-        needs = _needs(settings.needs, call) if settings.needs else 0.0
-        refusal = admit(run, call.kind, needs)
+        needs = settings.needs
+        least = least_time(needs, call.kind, call.model) if needs else 0.0
+        refusal = admit(run, call.kind, least)
         # Raising here kills a stdio MCP server; its adapter answers with an error.
         return None if span_kind is _SERVER else refusal
 
@@ -303,13 +305,6 @@ def _stop_in(error: BaseException) -> str | None:
     run = current_run() if ours else None
     abandonment = None if run is None else run.token.abandonment
     return None if abandonment is None else abandonment.cause.value
-
-
-def _needs(needs: Mapping[str, float], call: Call) -> float:
-    """Return the least time worth starting this call with; its model goes first."""
-    if call.model is not None and call.model in needs:
-        return needs[call.model]
-    return needs.get(call.kind, 0.0)
 
 
 def _refuse(span: Span, run: Run | None) -> None:

@@ -19,14 +19,14 @@ from hangup.config import Mode
 from hangup.core import registry
 from hangup.core.current import set_bridge
 from hangup.core.guard import guarded
-from hangup.otel import names, propagator, settlement
+from hangup.otel import exchanges, names, propagator, settlement
 from hangup.otel.accounts import Accounts
 from hangup.otel.context import OtelBridge
 from hangup.otel.guard import Guard
 from hangup.otel.instruments import Instruments
 from hangup.otel.prices import load_genai_prices
 from hangup.otel.processor import HangupSpanProcessor
-from hangup.otel.recorder import Recorder
+from hangup.otel.recorder import PATIENCE, Recorder
 from hangup.otel.sampler import HangupSampler
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         self._accounts = Accounts(instruments, self._recorder, settlement.observer())
         self._guard = Guard(self._recorder)
         self._watch(tracers)
+        exchanges.watch(self._recorder)
         self._bridge = OtelBridge()
         set_bridge(self._bridge)
         # Accounts first: books are open before anybody asks about them.
@@ -157,6 +158,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         self._flush()
         for adapter in _ADAPTERS:
             guarded(importlib.import_module(adapter).uninstall)
+        exchanges.watch(None)
         propagator.uninstall()
         atexit.unregister(self._flush)
         registry.remove_observer(settlement.observer())
@@ -181,13 +183,13 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
     def _before_collect(self) -> None:
         accounts = getattr(self, "_accounts", None)
         if accounts is not None:
-            guarded(self._recorder.settle)
+            guarded(self._recorder.settle, PATIENCE)
             guarded(accounts.drain)
 
     def _flush(self) -> None:
         accounts = getattr(self, "_accounts", None)
         if accounts is not None:
-            guarded(self._recorder.settle)
+            guarded(self._recorder.settle, PATIENCE)
             guarded(accounts.flush)
 
 

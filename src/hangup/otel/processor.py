@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from opentelemetry.sdk.trace import SpanProcessor
 
 from hangup.core.guard import guarded
+from hangup.otel.recorder import PATIENCE
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -38,12 +39,12 @@ class HangupSpanProcessor(SpanProcessor):
 
     def shutdown(self) -> None:
         """Put what has ended into the books; the metrics may go next."""
-        guarded(self._recorder.settle)
+        guarded(self._recorder.settle, PATIENCE)
 
     def force_flush(
         self,
         timeout_millis: int = 30000,  # noqa: ARG002  the SDK's signature
     ) -> bool:
         """Put what has ended into the books; ``timeout_millis`` is not needed."""
-        guarded(self._recorder.settle)
+        guarded(self._recorder.settle, PATIENCE)
         return True

@@ -18,6 +18,7 @@ from hangup.core.guard import fault, guarded
 from hangup.core.tree import current_task
 from hangup.otel import names
 from hangup.otel.booking import Booking
+from hangup.otel.bookkeeper import Bookkeeper
 from hangup.otel.call import Call, Exchange
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ _MOST_OPEN = 10_000
 _MOST_NESTED = 4_096
 # Calls that have ended and wait for a turn of the loop; their spans are kept for it.
 _MOST_PENDING = 256
+PATIENCE = 1.0
+"""Seconds that reading metrics waits for calls that are just being entered."""
 
 
 class Recorder(registry.RunObserver):
@@ -45,8 +48,8 @@ class Recorder(registry.RunObserver):
     Reading what a call used, pricing it and entering it costs more than all the rest,
     so it is not done while the application waits for its span to end. On an event loop
     it is done in the loop's next turn (nothing that waits for time or for another task
-    sees the difference), and before that when a run's fate is known. Where no loop
-    runs, it is done at once. Always in the order the calls ended in.
+    sees the difference), elsewhere on a thread of its own; before that when a run's
+    fate is known or metrics are read. Always in the order the calls ended in.
 
     Args:
         instruments: Where calls outside runs, and totals, are recorded.
@@ -73,15 +76,28 @@ class Recorder(registry.RunObserver):
         self._pending: deque[Call | Run] = deque(maxlen=_MOST_OPEN)
         self._due_on: asyncio.AbstractEventLoop | None = None
         self._settling = threading.Lock()
+        self._settler: int | None = None  # the thread that is at it
+        self._bookkeeper = Bookkeeper(self.settle)
+
+    def begin(self) -> None:
+        """Take up work: calls come in from here on. Idempotent."""
+        self._bookkeeper.start()
+
+    def finish(self) -> None:
+        """Settle, and end what works in the background. Idempotent."""
+        self._bookkeeper.stop()
+        self.settle(PATIENCE)
 
     def after_fork(self) -> None:
         """Begin anew in a child process: the parent's calls are the parent's."""
         self._settling = threading.Lock()
+        self._settler = None
         self._due_on = None
         self._pending.clear()
         self._open.clear()
         self._held.clear()
         self.inside.clear()
+        self._bookkeeper.after_fork()
 
     @property
     def open_calls(self) -> int:
@@ -221,7 +237,7 @@ class Recorder(registry.RunObserver):
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            self.settle()
+            self._bookkeeper.wake()
             return
         if loop is not self._due_on:
             self._due_on = loop
@@ -249,21 +265,37 @@ class Recorder(registry.RunObserver):
         self._pending.append(run)
         self.settle()
 
-    def settle(self) -> None:
-        """Enter every call that has ended into the books; nobody waits for another."""
+    def settle(self, patience: float = 0.0) -> None:
+        """Enter every call that has ended into the books.
+
+        Args:
+            patience: How many seconds to wait for another thread that is at it. Not to
+                be given where something is locked that entering a call may need.
+        """
         # First: a turn that finds the lock taken has had its use all the same.
         self._due_on = None
         pending = self._pending
+        here = threading.get_ident()
+        if patience and self._settler not in {None, here}:
+            if not self._settling.acquire(timeout=patience):
+                return
+            self._settling.release()
         while pending and self._settling.acquire(blocking=False):
+            self._settler = here
             try:
                 while pending:
-                    ended = pending.popleft()
-                    if isinstance(ended, Call):
-                        guarded(self._enter, ended)
-                    else:
-                        guarded(self._conclude, ended)
+                    self._enter_next(pending)
             finally:
+                self._settler = None
                 self._settling.release()
+
+    def _enter_next(self, pending: deque[Call | Run]) -> None:
+        # In a frame of its own: no call is kept alive beyond it, nor is its run.
+        ended = pending.popleft()
+        if isinstance(ended, Call):
+            guarded(self._enter, ended)
+        else:
+            guarded(self._conclude, ended)
 
     def _enter(self, call: Call) -> None:
         """Enter a call, after all that stand in it; then those that waited for it."""

@@ -1,0 +1,149 @@
+"""One request on its way through a transport: asked for, timed, metered, closed.
+
+What httpx and httpx2 have in common: both hand a transport a request with a stream, and
+get a response with one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from hangup.clients.bodies import AsyncBody, SyncBody, Watched, closer, decoder
+from hangup.config import Mode
+from hangup.core.current import position
+from hangup.core.tree import current_task
+from hangup.otel import exchanges
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from hangup.core.run import Run
+    from hangup.otel.call import Exchange
+
+_OK: Final = 200
+# On a task the deadline's own stop comes first, with the better error.
+_MARGIN: Final = 0.1
+_BODIES: dict[type, tuple[type, type, type]] = {}
+
+
+class Visit:
+    """What hangup does about one request. Its methods never raise.
+
+    Attributes:
+        refusal: What to raise instead of sending the request; None to send it.
+    """
+
+    __slots__ = ("_exchange", "_run", "_stream", "refusal")
+
+    def __init__(self, request: Any) -> None:
+        url = request.url
+        opening = exchanges.open_request(
+            url.host, url.raw_path.decode("ascii", "replace"), _content(request)
+        )
+        self.refusal = opening.refusal
+        self._run: Run | None = opening.run
+        self._exchange: Exchange | None = opening.exchange
+        self._stream: Any = None
+
+    def leave(self, request: Any, stack: Any) -> None:
+        """Before the request goes: clamp its timeouts, watch whether it is sent."""
+        if self._run is not None:
+            _clamp(request, self._run)
+        if self._exchange is not None:
+            sending = _classes(stack)[2]
+            self._stream = request.stream
+            request.stream = sending(self._stream, self._exchange)
+
+    def left(self, request: Any) -> None:
+        """After it has gone: give the request its own stream back."""
+        if self._stream is not None:
+            request.stream, self._stream = self._stream, None
+
+    def fail(self) -> None:
+        """No answer came."""
+        if self._exchange is not None:
+            exchanges.end(self._exchange)
+
+    def answer(self, response: Any, stack: Any, *, asynchronous: bool) -> None:
+        """Watch the body of an answer."""
+        exchange = self._exchange
+        if exchange is not None:
+            exchange.status = response.status_code
+            if response.status_code != _OK:
+                exchanges.end(exchange)
+                exchange = None
+        here = position()
+        shielded = here is not None and here.shield is not None
+        run = None if shielded else self._run
+        if exchange is None and run is None:
+            return
+        decode = None
+        if exchange is not None:
+            decode = decoder(response.headers.get("content-encoding", ""))
+        watched = Watched(run, exchange, decode)
+        body, synchronous, _ = _classes(stack)
+        if not asynchronous:
+            closer.start()
+            body = synchronous
+        response.stream = body(response.stream, watched)
+
+
+def _content(request: Any) -> bytes | None:
+    try:
+        content: bytes = request.content
+    except Exception:  # noqa: BLE001  a body that is streamed: RequestNotRead
+        return None
+    return content
+
+
+def _clamp(request: Any, run: Run) -> None:
+    """Let no timeout outlast the run: a silent server must not hold a thread."""
+    if run.mode is not Mode.ENFORCE or not run.deadline.is_set:
+        return
+    here = position()
+    if here is not None and here.shield is not None:
+        return
+    margin = 0.0 if current_task() is None else _MARGIN
+    left = max(0.0, run.remaining()) + margin
+    given = request.extensions.get("timeout") or {}
+    clamped = {
+        name: left if given.get(name) is None else min(given[name], left)
+        for name in ("connect", "read", "write", "pool")
+    }
+    request.extensions = {**request.extensions, "timeout": clamped}
+
+
+class _Sending:
+    """The body of a request, noting that it goes out: from then on it may be billed."""
+
+    def __init__(self, inner: Any, exchange: Exchange) -> None:
+        self._inner = inner
+        self._exchange = exchange
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._exchange.sent = True
+        return iter(self._inner)
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        self._exchange.sent = True
+        inner: AsyncIterator[bytes] = self._inner.__aiter__()
+        return inner
+
+    def close(self) -> None:
+        self._inner.close()
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _classes(stack: Any) -> tuple[type, type, type]:
+    """Return our streams as classes of the stack's own: it checks for them."""
+    found = _BODIES.get(stack.AsyncByteStream)
+    if found is None:
+        both = (stack.AsyncByteStream, stack.SyncByteStream)
+        found = _BODIES[stack.AsyncByteStream] = (
+            type("WatchedAsyncBody", (AsyncBody, both[0]), {}),
+            type("WatchedSyncBody", (SyncBody, both[1]), {}),
+            type("Sending", (_Sending, *both), {}),
+        )
+    return found
