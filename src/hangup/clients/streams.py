@@ -1,9 +1,9 @@
 """openai and anthropic: a stream that nobody holds any more is closed at once.
 
-In openai and in older anthropic the stream object holds a generator that holds it. So a stream left
-with ``break`` and forgotten lives on until a garbage collection happens to find the
-circle, and the provider generates to the end. Here the generator is given a copy of
-the stream to run on: nothing holds the stream itself but who reads it.
+In openai and in older anthropic the stream object holds a generator that holds it. So
+a stream left with ``break`` and forgotten lives on until a garbage collection happens
+to find the circle, and the provider generates to the end. Here the generator is given a
+copy of the stream to run on: nothing holds the stream itself but who reads it.
 """
 
 from __future__ import annotations
