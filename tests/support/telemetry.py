@@ -10,6 +10,11 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import (
+    InMemoryLogRecordExporter,
+    SimpleLogRecordProcessor,
+)
 from opentelemetry.sdk.metrics.export import HistogramDataPoint
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
+    from opentelemetry._logs import LogRecord
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace import (
         ConcurrentMultiSpanProcessor,
@@ -109,8 +115,25 @@ class Telemetry(testing.Telemetry):
                 sampler=sampler, active_span_processor=multi, shutdown_on_exit=False
             )
             self.tracer_provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self._logs = InMemoryLogRecordExporter()  # type: ignore[no-untyped-call]
+        self.logger_provider = LoggerProvider(shutdown_on_exit=False)
+        self.logger_provider.add_log_record_processor(
+            SimpleLogRecordProcessor(self._logs)
+        )
         self.before, self.after = CountingProcessor(), CountingProcessor()
         self.tracer_provider.add_span_processor(self.before)
+
+    @property
+    def closed(self) -> list[Mapping[str, Any]]:
+        """The attributes of every ``hangup.run.closed`` event, in order."""
+        return [dict(record.attributes or {}) for record in self.records]
+
+    @property
+    def records(self) -> list[LogRecord]:
+        """The ``hangup.run.closed`` events, in order."""
+        self.total(names.TOKENS)  # what has ended is told of
+        records = [log.log_record for log in self._logs.get_finished_logs()]
+        return [one for one in records if one.event_name == names.EVENT_CLOSED]
 
     def span(self, name: str) -> ReadableSpan:
         """The one exported span of that name."""
@@ -174,7 +197,7 @@ def instrumented(
     instrumentor.instrument(
         tracer_provider=telemetry.tracer_provider,
         meter_provider=telemetry.meter_provider,
-        **settings,
+        **({"logger_provider": telemetry.logger_provider} | settings),
     )
     telemetry.tracer_provider.add_span_processor(telemetry.after)
     try:

@@ -46,6 +46,7 @@ class Run:
         closed_at: When the scope was left, or None.
         ledger: A slot for the layer that keeps the run's accounts.
         origin: A slot for the layer that keeps the context the run was opened in.
+        statement: A slot for the layer that tells of the run when it is over.
         span: A slot for the layer that keeps the span the run is seen by.
     """
 
@@ -73,6 +74,7 @@ class Run:
         "settings",
         "span",
         "started_at",
+        "statement",
         "supersede_key",
         "tenant",
         "token",
@@ -108,6 +110,7 @@ class Run:
         self.closed_at: float | None = None
         self.settings = config.current()
         self.ledger: Any = None
+        self.statement: Any = None
         self.origin: Any = None
         self.span: Any = None
         self.work = Work(self)

@@ -11,6 +11,7 @@ from hangup import config
 from hangup.core import registry
 from hangup.otel import names, runspan
 from hangup.otel.labels import FewValues
+from hangup.otel.statements import Statement
 from hangup.spend.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from hangup.otel.notices import Outcome
     from hangup.otel.recorder import Recorder
     from hangup.otel.settlement import Settlement
+    from hangup.otel.statements import Statements
 
 _MOST_TENANTS = 200
 
@@ -31,14 +33,21 @@ class Accounts(registry.RunObserver):
         instruments: Where to record.
         recorder: The open calls, for marking their spans.
         settlement: Who knows the fate of runs that another process opened.
+        statements: Tells of each run that is over.
     """
 
     def __init__(
-        self, instruments: Instruments, recorder: Recorder, settlement: Settlement
+        self,
+        instruments: Instruments,
+        recorder: Recorder,
+        settlement: Settlement,
+        statements: Statements,
     ) -> None:
         self._instruments = instruments
         self._recorder = recorder
         self._settlement = settlement
+        self._statements = statements
+        recorder.after_settling = statements.tell
         self._tenants = FewValues(_MOST_TENANTS)
         for tenant in config.current().tenants:
             self._tenants(tenant)
@@ -46,23 +55,27 @@ class Accounts(registry.RunObserver):
         # Ledgers of runs that were garbage collected open, and of the run above. Their
         # finaliser may run in the middle of anything, with any lock held, so it only
         # leaves them here.
-        self._orphans: deque[tuple[Ledger, Ledger | None]] = deque(maxlen=10_000)
+        self._orphans: deque[tuple[Ledger, Ledger | None, Statement]] = deque(
+            maxlen=10_000
+        )
 
     def started(self, run: Run) -> None:
         """Open the ledger."""
         name = self._instruments.seed_run(run.name, run.mode)
         known = run.tenant in config.current().tenants
         tenant = self._tenants(run.tenant) if known else names.OTHER
-        ledger = Ledger(
-            partial(self._instruments.post, name=name, mode=run.mode, tenant=tenant)
-        )
+        post = partial(self._instruments.post, name=name, mode=run.mode, tenant=tenant)
+        statement = Statement(run, post, self._statements.due)
+        ledger = Ledger(statement.post)
         run.ledger = ledger
+        run.statement = statement
         above = None
         if run.parent is None:
             runspan.adopt_current(run)
         else:
             above = run.parent.ledger
-        weakref.finalize(run, self._orphaned, ledger, above).atexit = False
+        finalizer = weakref.finalize(run, self._orphaned, ledger, above, statement)
+        finalizer.atexit = False
 
     def abandoned(self, run: Run) -> None:
         """Post what was sunk; count the run, unless it came from another process."""
@@ -92,9 +105,12 @@ class Accounts(registry.RunObserver):
             histogram.record(abs(over), {names.RUN_NAME: self._name(run)})
 
     def closed(self, run: Run) -> None:
-        """Hand a child's books to its parent, whose fate they share."""
+        """Hand a child's books to its parent, whose fate they share; tell of others."""
         if run.parent is not None and _shares_fate(run):
             run.parent.ledger.absorb(run.ledger)
+        elif run.statement is not None:
+            run.statement.close(run)
+            self._recorder.settle()
 
     def settled(self, run: Run, unsettled: int) -> None:
         """Record how long the stop took, and what did not stop."""
@@ -121,13 +137,15 @@ class Accounts(registry.RunObserver):
         """Post the books of runs that were garbage collected open."""
         while True:
             try:
-                ledger, above = self._orphans.popleft()
+                ledger, above, statement = self._orphans.popleft()
             except IndexError:
-                return
+                break
             if above is None:
                 ledger.close()
+                statement.close(None)
             else:
                 above.absorb(ledger)
+        self._recorder.settle()
 
     def flush(self) -> None:
         """Post what every run has so far: the process is going down."""
@@ -138,11 +156,16 @@ class Accounts(registry.RunObserver):
                 run.parent.ledger.absorb(run.ledger)
         for run in runs:
             run.ledger.close(run.clock.monotonic())
+            if run.statement is not None and not _shares_fate(run):
+                run.statement.close(run)
         self.drain()
+        self._statements.tell(all_of_them=True)
 
-    def _orphaned(self, ledger: Ledger, above: Ledger | None) -> None:
+    def _orphaned(
+        self, ledger: Ledger, above: Ledger | None, statement: Statement
+    ) -> None:
         if not ledger.decided:
-            self._orphans.append((ledger, above))
+            self._orphans.append((ledger, above, statement))
 
     @staticmethod
     def _settle_held(

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import metrics, trace
+from opentelemetry._logs import get_logger_provider
 from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-defined]
     BaseInstrumentor,
 )
@@ -28,9 +29,12 @@ from hangup.otel.prices import load_genai_prices
 from hangup.otel.processor import HangupSpanProcessor
 from hangup.otel.recorder import PATIENCE, Recorder
 from hangup.otel.sampler import HangupSampler
+from hangup.otel.statements import Statements
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+    from opentelemetry._logs import LoggerProvider
 
 _logger = logging.getLogger("hangup")
 
@@ -64,12 +68,9 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
     def _instrument(self, **kwargs: Any) -> None:
         tracer_provider = kwargs.pop("tracer_provider", None)
         meter_provider = kwargs.pop("meter_provider", None)
+        logger_provider = kwargs.pop("logger_provider", None)
         # What callers give to every instrumentor alike.
-        for unused in (
-            "logger_provider",
-            "raise_exception_on_conflict",
-            "skip_dep_check",
-        ):
+        for unused in ("raise_exception_on_conflict", "skip_dep_check"):
             kwargs.pop(unused, None)
         environment = config.from_environment()
         settings = config.with_keywords(environment, **kwargs)
@@ -84,15 +85,22 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         self._install(
             tracer_provider or trace.get_tracer_provider(),
             meter_provider or metrics.get_meter_provider(),
+            logger_provider or get_logger_provider(),
         )
 
     def _install(
-        self, tracers: trace.TracerProvider, meters: metrics.MeterProvider
+        self,
+        tracers: trace.TracerProvider,
+        meters: metrics.MeterProvider,
+        loggers: LoggerProvider,
     ) -> None:
         instruments = self._instruments_on(meters)
         prices = load_genai_prices()
         self._recorder = Recorder(instruments, None if prices is None else prices.cost)
-        self._accounts = Accounts(instruments, self._recorder, settlement.observer())
+        statements = Statements(loggers.get_logger(names.SCOPE, installed_version()))
+        self._accounts = Accounts(
+            instruments, self._recorder, settlement.observer(), statements
+        )
         self._guard = Guard(self._recorder)
         self._watch(tracers)
         exchanges.watch(self._recorder)

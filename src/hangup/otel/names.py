@@ -30,8 +30,7 @@ CALL_TIME: Final = "hangup.call.time"
 UNKNOWN_CALLS: Final = "hangup.unknown.calls"
 """``{call}``: model calls that ended without any usage; they are in no token count."""
 UNKNOWN_BOUND: Final = "hangup.unknown.tokens.bound"
-"""``{token}``: an upper bound on what these calls, and cut ones, may have used on top,
-where one is known."""
+"""``{token}``: upper bound on what unknown and cut calls used on top, if there is one."""
 OUTCOME_UNKNOWN: Final = "hangup.outcome_unknown.calls"
 """``{call}``: model calls that were cut, and that the provider may have finished."""
 UNPRICED: Final = "hangup.token.unpriced"
@@ -123,6 +122,21 @@ SPAN_OVERRUN: Final = "hangup.overrun"
 """Seconds past its deadline at which the run's span ended."""
 EVENT_ABANDONED: Final = "hangup.run.abandoned"
 """Event on the run's span at the moment the abandonment was noticed."""
+
+EVENT_CLOSED: Final = "hangup.run.closed"
+"""Log event once a run is over and its calls have ended: outcome, spend by fate."""
+
+# Attributes of that log event only. Amounts have the name of their metric, the fate,
+# and for tokens the type: ``hangup.tokens.wasted.input``.
+
+JOINED: Final = "hangup.run.joined"
+"""Whether another process opened the run, and counts it."""
+CHILD: Final = "hangup.run.child"
+"""Whether it is a child run with a fate of its own; others are in their parent's."""
+AMENDS: Final = "hangup.run.amends"
+"""Whether an event of this run came before: amounts are on top of that one's."""
+PRICE_VERSION: Final = "hangup.price.version"
+"""Which prices the dollars are by."""
 
 MOST_RUN_NAMES: Final = 50
 MOST_MODELS: Final = 30

@@ -78,6 +78,8 @@ class Recorder(registry.RunObserver):
         self._settling = threading.Lock()
         self._settler: int | None = None  # the thread that is at it
         self._bookkeeper = Bookkeeper(self.settle)
+        # Called when the books are still: runs may have to be told of.
+        self.after_settling: Callable[[], None] = _nothing
 
     def begin(self) -> None:
         """Take up work: calls come in from here on. Idempotent."""
@@ -232,8 +234,10 @@ class Recorder(registry.RunObserver):
         run = call.run
         if run is not None:
             call.ended_at = run.clock.monotonic()
-            run.work.call_closed(call.ticket)
+        # First: the run may be settled by this, and is told of then.
         self._pending.append(call)
+        if run is not None:
+            run.work.call_closed(call.ticket)
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -276,18 +280,22 @@ class Recorder(registry.RunObserver):
         self._due_on = None
         pending = self._pending
         here = threading.get_ident()
-        if patience and self._settler not in {None, here}:
-            if not self._settling.acquire(timeout=patience):
-                return
-            self._settling.release()
-        while pending and self._settling.acquire(blocking=False):
+        while self._settler != here and (
+            self._settling.acquire(timeout=patience)
+            if patience
+            else self._settling.acquire(blocking=False)
+        ):
             self._settler = here
             try:
                 while pending:
                     self._enter_next(pending)
+                # Nobody else is in the middle of a call's portions now.
+                guarded(self.after_settling)
             finally:
                 self._settler = None
                 self._settling.release()
+            if not pending:
+                return
 
     def _enter_next(self, pending: deque[Call | Run]) -> None:
         # In a frame of its own: no call is kept alive beyond it, nor is its run.
@@ -326,6 +334,10 @@ class Recorder(registry.RunObserver):
             if run.work.encloses(call.run):
                 guarded(self._booking.enter_estimates, call)
                 call.duplicate = True
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _stand_in(call: Call, above: Call) -> None:

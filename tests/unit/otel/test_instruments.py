@@ -59,7 +59,9 @@ def test_what_needs_no_run_exists_at_zero_from_the_start(clock: FakeClock) -> No
     [info] = series.pop(names.INFO)
     assert info.value == 1
     assert info.labels == {names.VERSION: installed_version(), names.MODE: "unset"}
-    assert all(one.value == 0 for found in series.values() for one in found)
+    assert {
+        name: one for name, found in series.items() for one in found if one.value
+    } == {}
 
 
 @pytest.mark.parametrize("mode", ["observe", "refuse", "enforce"])
