@@ -77,12 +77,12 @@ class ChatShapes:
     def chunk(self, index: int) -> bytes:
         """Return the stream's event for the reply's chunk ``index``."""
         delta: dict[str, Any] = {"role": "assistant"} if index == 0 else {}
-        if self.reply.tool_calls:
+        pieces = self.reply.arguments[index]
+        if pieces:
             delta["tool_calls"] = [
-                self._piece(index, place, text)
-                for place, text in self.reply.arguments[index]
+                self._piece(index, place, text) for place, text in pieces
             ]
-        else:
+        elif not self.reply.tool_calls:
             delta["content"] = self.reply.texts[index]
         last = index == len(self.reply.chunks) - 1
         reason = self._finish_reason() if last else None
