@@ -227,7 +227,7 @@ def test_tool_calls_have_the_shape_of_the_api_in_both_forms() -> None:
     pieces = [
         piece
         for event in stream.events
-        for piece in event["choices"][0]["delta"]["tool_calls"]
+        for piece in event["choices"][0]["delta"].get("tool_calls", ())
     ]
     assert len(pieces) > 2
     assert {piece["index"] for piece in pieces} == {0}
