@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hangup.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 ENV_PREFIX = "HANGUP_"
 
@@ -92,16 +93,19 @@ def _optional_seconds(name: str, value: object) -> float | None:
 
 def _needs(name: str, value: object) -> dict[str, float]:
     """Read ``inference=2,tool=0.5,gpt-4o=3``: seconds per call kind or model."""
-    if isinstance(value, dict):
-        return {str(key): _seconds(name, part) for key, part in value.items()}
+    remedy = "write KIND_OR_MODEL=SECONDS, comma-separated, each name once"
+    if isinstance(value, Mapping):
+        pairs = list(value.items())
+    else:
+        words = [word.partition("=") for word in _words(name, value)]
+        if not all(separator for _, separator, _ in words):
+            raise ConfigError(name, value, remedy)
+        pairs = [(key.strip(), seconds.strip()) for key, _, seconds in words]
     needs: dict[str, float] = {}
-    for word in _words(name, value):
-        key, separator, seconds = word.partition("=")
-        if not separator:
-            raise ConfigError(
-                name, value, "write KIND_OR_MODEL=SECONDS, comma-separated"
-            )
-        needs[key.strip()] = _seconds(name, seconds.strip())
+    for key, seconds in pairs:
+        if not isinstance(key, str) or not key or key in needs:
+            raise ConfigError(name, value, remedy)
+        needs[key] = _seconds(name, seconds)
     return needs
 
 
@@ -115,6 +119,14 @@ def _setting(default: object, read: Callable[[str, object], object], doc: str) -
 
 def _text(_name: str, value: object) -> str:
     return str(value).strip()
+
+
+def _path(name: str, value: object) -> str:
+    if isinstance(value, (str, os.PathLike)):
+        path = os.fspath(value)
+        if isinstance(path, str) and path.strip():
+            return path
+    raise ConfigError(name, value, "give the path of a file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +176,15 @@ class Settings:
     needs: Mapping[str, float] = _setting(
         {},
         _needs,
-        "Least time in seconds worth starting a call with, per call kind or model: "
-        "inference=2,tool=0.5.",
+        "Least time in seconds worth starting a call with, per call kind (inference, "
+        "embeddings, retrieval, tool, agent) or model, whose own goes first: "
+        "inference=2,tool=0.5,gpt-4o=3. With less left the call is refused.",
+    )
+    prices: str | None = _setting(
+        None,
+        _path,
+        "TOML file with prices of your own for models and tools. They go before list "
+        "prices, and after what a provider reports itself.",
     )
     irreversible: tuple[str, ...] = _setting(
         (),

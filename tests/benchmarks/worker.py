@@ -29,6 +29,7 @@ from opentelemetry.sdk.trace.export import (
 )
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import SpanKind
+from streaming import Stream
 
 import hangup
 
@@ -85,6 +86,7 @@ class Side:
 
     def __init__(self, variant: str, sampling: float) -> None:
         self.hangup = variant == "hangup"
+        self.stream = Stream()
         self.provider = TracerProvider(sampler=ParentBased(TraceIdRatioBased(sampling)))
         self.provider.add_span_processor(
             BatchSpanProcessor(Discard(), max_queue_size=65_536)
@@ -257,6 +259,11 @@ async def asgi_latent(side: Side) -> float:
     return (process_time() - begun) / count
 
 
+async def stream_event(side: Side) -> float:
+    """An event of a 10,000-event stream read through openai's client, in a run."""
+    return await side.stream.read(side.run)
+
+
 CASES: tuple[Callable[[Side], Awaitable[float]], ...] = (
     span_outside,
     call_outside,
@@ -266,6 +273,7 @@ CASES: tuple[Callable[[Side], Awaitable[float]], ...] = (
     empty_run,
     agent_request,
     asgi_latent,
+    stream_event,
 )
 
 
@@ -296,7 +304,10 @@ def main() -> None:
         "cases": {case.__name__: case.__doc__ for case in CASES},
     }
     print(json.dumps(about), flush=True)
-    asyncio.run(_serve(side))
+    try:
+        asyncio.run(_serve(side))
+    finally:
+        side.stream.stop()
 
 
 if __name__ == "__main__":

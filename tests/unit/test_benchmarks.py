@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "run.py"
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+BENCHMARK = BENCHMARKS / "run.py"
 
 
 def test_it_prints_ratios_of_both_goals_at_both_samplings() -> None:
@@ -32,3 +33,20 @@ def test_it_prints_ratios_of_both_goals_at_both_samplings() -> None:
         assert row["ratio"] > 0
         assert row["baseline_us"] > 0
         assert row["hangup_us"] > 0
+
+
+def test_pricing_is_measured_beside_genai_prices() -> None:
+    """Its goal is for the benchmark to judge; that it is far below theirs is not."""
+    done = subprocess.run(  # noqa: S603  our own file, this Python
+        [sys.executable, str(BENCHMARKS / "pricing.py"), "--json", "--rounds", "1"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert set(report["us"]) == {"listed", "billed", "genai-prices"}
+    assert min(report["us"].values()) > 0
+    assert report["goal_us"] == 5.0
+    assert report["ratio"] < 0.2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +42,7 @@ def test_nothing_set_is_the_defaults() -> None:
     assert settings.refuse_for == 120.0
     assert settings.hold == 30.0
     assert settings.needs == {}
+    assert settings.prices is None
     assert settings.irreversible == settings.propagate_to == settings.tenants == ()
 
 
@@ -55,6 +57,7 @@ def test_every_setting_is_read_from_its_variable() -> None:
             "HANGUP_REFUSE_FOR": "60",
             "HANGUP_HOLD": "10",
             "HANGUP_NEEDS": "inference=2, gpt-4o = 3.5",
+            "HANGUP_PRICES": "etc/prices.toml",
             "HANGUP_IRREVERSIBLE": "charge, send_mail,",
             "HANGUP_PROPAGATE_TO": ".example.org",
             "HANGUP_TENANTS": "acme,globex",
@@ -69,6 +72,7 @@ def test_every_setting_is_read_from_its_variable() -> None:
         refuse_for=60.0,
         hold=10.0,
         needs={"inference": 2.0, "gpt-4o": 3.5},
+        prices="etc/prices.toml",
         irreversible=("charge", "send_mail"),
         propagate_to=(".example.org",),
         tenants=("acme", "globex"),
@@ -88,6 +92,12 @@ def test_an_empty_variable_counts_as_unset() -> None:
         ("HANGUP_SETTLE", "soon", "give seconds"),
         ("HANGUP_NEEDS", "inference", "write KIND_OR_MODEL=SECONDS"),
         ("HANGUP_NEEDS", "inference=-2", "give seconds"),
+        ("HANGUP_NEEDS", "inference=", "give seconds"),
+        ("HANGUP_NEEDS", "inference=2s", "give seconds"),
+        ("HANGUP_NEEDS", "gpt-4o=nan", "give seconds"),
+        ("HANGUP_NEEDS", "=2", "write KIND_OR_MODEL=SECONDS"),
+        ("HANGUP_NEEDS", "inference=2;tool=1", "give seconds"),
+        ("HANGUP_NEEDS", "tool=1,tool=2", "each name once"),
     ],
 )
 def test_a_wrong_variable_is_named_with_its_value_and_the_remedy(
@@ -109,6 +119,12 @@ def test_a_wrong_variable_is_named_with_its_value_and_the_remedy(
         ("budget", math.nan, "budget=nan cannot be used: give seconds"),
         ("budget", [], "give seconds"),
         ("needs", {"inference": "long"}, "give seconds"),
+        ("needs", {"": 2}, "write KIND_OR_MODEL=SECONDS"),
+        ("needs", {7: 2}, "write KIND_OR_MODEL=SECONDS"),
+        ("needs", 2, "give a comma-separated text"),
+        ("prices", 7, "give the path of a file"),
+        ("prices", " ", "give the path of a file"),
+        ("prices", b"prices.toml", "give the path of a file"),
         ("tenants", 7, "give a comma-separated text or a list of texts"),
         ("tenants", [7], "give a comma-separated text or a list of texts"),
         ("colour", "red", "no such setting; there are mode, budget, "),
@@ -133,6 +149,20 @@ def test_keywords_are_laid_over_and_none_has_no_opinion() -> None:
     assert changed.tenants == ("acme",)
     assert changed.needs == {"tool": 1.0}
     assert base == Settings(budget=10.0, settle=1.0)
+
+
+def test_needs_name_models_as_they_are_called() -> None:
+    """Fine-tuned and hosted models have colons and slashes."""
+    text = "ft:gpt-4o-mini:acme::7=4, openrouter/meta-llama/llama-3.1=2"
+    assert from_environment({"HANGUP_NEEDS": text}).needs == {
+        "ft:gpt-4o-mini:acme::7": 4.0,
+        "openrouter/meta-llama/llama-3.1": 2.0,
+    }
+
+
+def test_the_price_file_may_be_given_as_a_path() -> None:
+    settings = with_keywords(Settings(), prices=Path("etc") / "prices.toml")
+    assert settings.prices == str(Path("etc") / "prices.toml")
 
 
 def test_no_text_has_the_mode_of_another() -> None:

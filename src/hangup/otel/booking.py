@@ -12,16 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from hangup.otel import calls, names
 from hangup.otel.call import MODEL_CALLS, Call, Exchange, same_above
+from hangup.otel.prices import provider_of
 from hangup.spend.fate import Basis, Metering
+from hangup.spend.pricing import Cost, add_usd
 from hangup.spend.profile import metering_of
-from hangup.spend.usage import read_aggregate, read_first_token, read_usage
+from hangup.spend.reported import calculated
+from hangup.spend.usage import Usage, read_aggregate, read_first_token, read_usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hangup.otel.instruments import Instruments
-    from hangup.spend.pricing import Cost
-    from hangup.spend.usage import Usage
+    from hangup.spend.pricer import Pricer
+
+
+_NOTHING = Usage(0, 0)
 
 
 class Booking:
@@ -31,16 +36,12 @@ class Booking:
 
     Args:
         instruments: Where totals, and what is unknown, are recorded.
-        price: Prices a call; None for a model without a price.
+        pricer: Says what a call cost.
     """
 
-    def __init__(
-        self,
-        instruments: Instruments,
-        price: Callable[[str, Usage], Cost | None] | None,
-    ) -> None:
+    def __init__(self, instruments: Instruments, pricer: Pricer) -> None:
         self._instruments = instruments
-        self._price = price
+        self._pricer = pricer
 
     def enter(self, call: Call) -> None:
         """Enter a call that has ended, after all that stand in it."""
@@ -94,7 +95,8 @@ class Booking:
             metering = None
             if len(estimates) == 1:
                 metering = _fitted(estimates[0], usage)
-            self._book(call, model, usage, read_first_token(attributes), metering)
+            first = read_first_token(attributes)
+            self._book(call, model, usage, first, metering, attributes)
             return
         if above is not None and (estimates or usage is None):
             # Whether anybody knows more is seen when the outermost one has ended: a
@@ -108,7 +110,7 @@ class Booking:
             self.enter_estimates(call)
             return
         first = read_first_token(attributes)
-        self._book(call, model, usage, first, None)
+        self._book(call, model, usage, first, None, attributes)
         if said is not None and usage is None:
             return  # all of it was counted further in
         if call.kind in MODEL_CALLS and not (usage is None and call.failed):
@@ -121,29 +123,51 @@ class Booking:
         first = meter.first_token_at
         since = None if first is None else first - started
         metering = metering_of(meter) if exchange.legible else None
-        self._book(exchange, model, usage, since, metering)
+        self._book(exchange, model, usage, since, metering, {})
         if not complete(exchange.kind, usage):
             self._note_unknown(1, model, None)
 
-    def _book(
+    def _book(  # noqa: PLR0913, PLR0917  what is known of a call at its end
         self,
         call: Call,
         model: str,
         usage: Usage | None,
         first_token: float | None,
         metering: Metering | None,
+        attributes: Mapping[str, object],
     ) -> None:
-        cost = None
+        cost = self._cost(call, model, usage, attributes)
         if usage is not None:
-            cost = None if self._price is None else self._price(model, usage)
             _tell_those_around(call, usage)
+        if usage is not None or cost is not None:
             self._instruments.metered.add(
                 model,
-                usage,
+                _NOTHING if usage is None else usage,
                 None if cost is None else cost.total,
                 in_run=call.run is not None,
             )
         self._post(call, model, usage, first_token, cost, metering)
+
+    def _cost(
+        self,
+        call: Call,
+        model: str,
+        usage: Usage | None,
+        attributes: Mapping[str, object],
+    ) -> Cost | None:
+        """Return what a call cost: its tokens, and a tool its own price."""
+        cost = None
+        if usage is not None:
+            known = calculated(attributes) if call.kind in MODEL_CALLS else None
+            cost = self._pricer.cost(
+                model, usage, provider=provider_of(attributes), calculated=known
+            )
+        if call.kind != calls.TOOL:
+            return cost
+        own = self._pricer.tool(calls.tool_of(attributes) or "", _seconds(call))
+        if own is None or cost is None:
+            return own or cost
+        return Cost(add_usd(own.input, cost.input), add_usd(own.output, cost.output))
 
     @staticmethod
     def _post(  # noqa: PLR0913, PLR0917  what the ledger wants to know
@@ -264,6 +288,16 @@ def _fitted(exchange: Exchange, usage: Usage | None) -> Metering | None:
 def _bound_of(attributes: Mapping[str, object]) -> int | None:
     bound = attributes.get("gen_ai.request.max_tokens")
     return bound if isinstance(bound, int) and bound > 0 else None
+
+
+def _seconds(call: Call) -> float:
+    """Return how long a call took; outside runs only its span tells."""
+    if call.run is not None:
+        return call.ended_at - call.started_at
+    report = call.report
+    if report is None or report.start_time is None or report.end_time is None:
+        return 0.0
+    return (report.end_time - report.start_time) / 1e9
 
 
 def _plain(attributes: Any) -> Mapping[str, object]:

@@ -25,7 +25,7 @@ from hangup.otel.accounts import Accounts
 from hangup.otel.context import OtelBridge
 from hangup.otel.guard import Guard
 from hangup.otel.instruments import Instruments
-from hangup.otel.prices import load_genai_prices
+from hangup.otel.prices import load_pricer
 from hangup.otel.processor import HangupSpanProcessor
 from hangup.otel.recorder import PATIENCE, Recorder
 from hangup.otel.sampler import HangupSampler
@@ -78,6 +78,9 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
             settings = config.with_keywords(
                 settings, mode=settings.mode.least(environment.mode)
             )
+        if settings.mode is not Mode.OFF:
+            # First: a wrong price file must leave nothing half installed.
+            self._pricer = load_pricer(settings.prices)
         config.use(settings)
         self._mode = settings.mode
         if settings.mode is Mode.OFF:
@@ -95,9 +98,9 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         loggers: LoggerProvider,
     ) -> None:
         instruments = self._instruments_on(meters)
-        prices = load_genai_prices()
-        self._recorder = Recorder(instruments, None if prices is None else prices.cost)
-        statements = Statements(loggers.get_logger(names.SCOPE, installed_version()))
+        self._recorder = Recorder(instruments, self._pricer)
+        logger = loggers.get_logger(names.SCOPE, installed_version())
+        statements = Statements(logger, self._pricer.price_version)
         self._accounts = Accounts(
             instruments, self._recorder, settlement.observer(), statements
         )

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
     from hangup.core.run import Run
     from hangup.otel.instruments import Instruments
-    from hangup.spend.pricing import Cost
-    from hangup.spend.usage import Usage
+    from hangup.spend.pricer import Pricer
 
 _MOST_OPEN = 10_000
 # Spans that are no calls, remembered per open call: with more of them open at a time,
@@ -53,16 +52,12 @@ class Recorder(registry.RunObserver):
 
     Args:
         instruments: Where calls outside runs, and totals, are recorded.
-        price: Prices a call; None for a model without a price.
+        pricer: Says what a call cost.
     """
 
-    def __init__(
-        self,
-        instruments: Instruments,
-        price: Callable[[str, Usage], Cost | None] | None,
-    ) -> None:
+    def __init__(self, instruments: Instruments, pricer: Pricer) -> None:
         self._instruments = instruments
-        self._booking = Booking(instruments, price)
+        self._booking = Booking(instruments, pricer)
         self._open: dict[int, Call] = {}
         # Every open span inside a call, by id, with the nearest call around it.
         self.inside: dict[int, Call] = {}

@@ -67,6 +67,7 @@ class Known:
         output: Output tokens so far, reasoning included.
         cache_read: The part of the input that a cache answered.
         cache_write: The part of the input that was written to a cache.
+        cache_write_1h: The part of that which is kept for an hour.
         reasoning: The part of the output that was reasoning.
         least: Output tokens at least, where a number is only a placeholder.
         finished: The provider said that the answer is over.
@@ -79,6 +80,7 @@ class Known:
     output: int | None = None
     cache_read: int | None = None
     cache_write: int | None = None
+    cache_write_1h: int | None = None
     reasoning: int | None = None
     least: int | None = None
     finished: bool = False
@@ -234,6 +236,8 @@ def _anthropic_input(usage: dict[str, object], known: Known) -> None:
     write = _count(usage.get("cache_creation_input_tokens"))
     known.cache_read = _last(read, known.cache_read)
     known.cache_write = _last(write, known.cache_write)
+    for_long = _dict(usage.get("cache_creation")).get("ephemeral_1h_input_tokens")
+    known.cache_write_1h = _last(_count(for_long), known.cache_write_1h)
     parts = (known._uncached, known.cache_read, known.cache_write)  # noqa: SLF001
     if any(part is not None for part in parts):
         known.input = sum(part or 0 for part in parts)

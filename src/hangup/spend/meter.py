@@ -175,7 +175,14 @@ class Meter:
         reasoning = known.reasoning
         if reasoning is None and self._thoughts.deltas:
             reasoning = min(round(self._thoughts.tokens), output or 0)
-        return Usage(tokens_in, output, known.cache_read, known.cache_write, reasoning)
+        return Usage(
+            tokens_in,
+            output,
+            known.cache_read,
+            known.cache_write,
+            reasoning,
+            known.cache_write_1h,
+        )
 
     @property
     def input_basis(self) -> Basis:

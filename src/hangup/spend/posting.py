@@ -219,15 +219,21 @@ def post_call(call: Call, decision: Decision) -> list[Posting]:
 def _divide(
     cost: Cost | None, portions: tuple[Portion, ...]
 ) -> list[Decimal] | list[None]:
-    """Return the dollars of each portion: input to the first, output by its tokens."""
+    """Return the dollars of each portion: input to the first, output by its tokens.
+
+    What has no tokens and costs while it runs (a tool) is divided by its seconds.
+    """
     if cost is None:
         return [None] * len(portions)
     dollars: list[Decimal] = []
     rest = cost.output
-    tokens = sum(portion.output for portion in portions)
-    for portion in portions[:-1]:
-        share, rest = share_usd(rest, portion.output, tokens)
-        tokens -= portion.output
+    weights: list[float] = [portion.output for portion in portions]
+    if not any(weights):
+        weights = [portion.seconds for portion in portions]
+    whole = sum(weights)
+    for weight in weights[:-1]:
+        share, rest = share_usd(rest, weight, whole)
+        whole -= weight
         dollars.append(share)
     dollars[0] = add_usd(dollars[0], cost.input)
     dollars.append(rest)

@@ -6,8 +6,9 @@ tokens and never as 0 dollars. Prices are handed in; this module knows none.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from decimal import Context, Decimal
 from typing import NamedTuple, Protocol
 
@@ -19,8 +20,11 @@ PriceFn = Callable[[str, Usage], Decimal | None]
 
 # Of our own: the application's context may round to six digits, or trap.
 _EXACT = Context(prec=50, traps=[])
+# For what is cut to the finest unit right after.
+_SHARE = Context(prec=28, traps=[])
 _ZERO = Decimal(0)
-_MTOK = Decimal("1e-6")
+# Decimal places of a rate that count; a price list has six.
+_MOST_PLACES = 30
 # Shares are cut to femto-dollars, so that the shares of an amount sum exactly to it.
 _FINEST = Decimal("1e-15")
 
@@ -52,6 +56,20 @@ class Price(Protocol):
         """Return the same as input and output, or None when there is no price."""
 
 
+class _Scaled(NamedTuple):
+    """Rates as whole numbers of one small unit: exact, and five times as fast."""
+
+    # Dollars of a unit are ten to this power; the rates are units per token.
+    exponent: int
+    input: int
+    output: int | None
+    cache_read: int | None
+    cache_write: int | None
+    reasoning: int | None
+    per_call: int
+    cache_write_1h: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Rates:
     """What one model costs. Immutable; amounts may be given as text or numbers.
@@ -63,6 +81,8 @@ class Rates:
             then unpriced.
         cache_read_per_mtok: For input read from a cache; None for the input rate.
         cache_write_per_mtok: For input written to a cache; None for the input rate.
+        cache_write_1h_per_mtok: For input written to a cache that keeps it for an hour;
+            None for the rate of any other.
         reasoning_per_mtok: For reasoning; None for the output rate.
         per_call: Dollars per call, on top.
         above: Rates of the whole call once its input exceeds so many tokens, in
@@ -79,13 +99,67 @@ class Rates:
     reasoning_per_mtok: Decimal | None = None
     per_call: Decimal = _ZERO
     above: tuple[tuple[int, Rates], ...] = ()
+    cache_write_1h_per_mtok: Decimal | None = None
+    _scaled: _Scaled = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name == "above" or (value is None and field.default is None):
+        for spec in fields(self):
+            if spec.name in {"above", "_scaled"}:
                 continue
-            object.__setattr__(self, field.name, _amount(field.name, value))
+            value = getattr(self, spec.name)
+            if value is not None or spec.default is not None:
+                object.__setattr__(self, spec.name, _amount(spec.name, value))
+        object.__setattr__(self, "_scaled", _scale(self))
+
+    def times(self, factor: Decimal) -> Rates:
+        """Return these rates, every one of them multiplied: a batch discount."""
+
+        def cut(amount: Decimal | None) -> Decimal | None:
+            return None if amount is None else _EXACT.multiply(amount, factor)
+
+        return Rates(
+            _EXACT.multiply(self.input_per_mtok, factor),
+            cut(self.output_per_mtok),
+            cut(self.cache_read_per_mtok),
+            cut(self.cache_write_per_mtok),
+            cut(self.reasoning_per_mtok),
+            _EXACT.multiply(self.per_call, factor),
+            tuple((start, band.times(factor)) for start, band in self.above),
+            cut(self.cache_write_1h_per_mtok),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRates:
+    """What one tool costs. Immutable.
+
+    Attributes:
+        per_call: Dollars of each call.
+        per_second: Dollars of each second it runs.
+
+    Raises:
+        ConfigError: An amount is not a number, negative, or not finite.
+    """
+
+    per_call: Decimal = _ZERO
+    per_second: Decimal = _ZERO
+
+    def __post_init__(self) -> None:
+        for spec in fields(self):
+            amount = _amount(spec.name, getattr(self, spec.name))
+            object.__setattr__(self, spec.name, amount)
+
+    def cost(self, seconds: float) -> Cost:
+        """Return what a call of so many seconds costs.
+
+        The price of the call is committed when it starts, that of its seconds is spent
+        while it runs. Seconds that are negative or not finite count as none.
+        """
+        if not self.per_second or not 0 < seconds < math.inf:
+            return Cost(self.per_call, _ZERO)
+        running = _EXACT.multiply(self.per_second, Decimal(seconds))
+        # A binary fraction of a second is long; shares are no finer than this either.
+        return Cost(self.per_call, _EXACT.quantize(running, _FINEST))
 
 
 def _amount(name: str, value: object) -> Decimal:
@@ -145,39 +219,79 @@ def cost(rates: Rates, usage: Usage) -> Cost | None:
         if tokens_in is None or tokens_in <= threshold:
             break
         rates = band
-    dollars_in = _input(rates, tokens_in, usage) if tokens_in else _ZERO
-    if rates.per_call:
-        dollars_in = _EXACT.add(dollars_in, rates.per_call)
+    scaled = rates._scaled  # noqa: SLF001  its own module
+    units = scaled.per_call
+    if tokens_in:
+        units += _input_units(scaled, tokens_in, usage)
+    dollars_in = Decimal(units).scaleb(scaled.exponent, _EXACT) if units else _ZERO
     if not tokens_out:
         return Cost(dollars_in, _ZERO)
-    if rates.output_per_mtok is None:
+    if scaled.output is None:
         return None
-    return Cost(dollars_in, _output(rates, rates.output_per_mtok, tokens_out, usage))
+    units = 0
+    if usage.reasoning and scaled.reasoning is not None:
+        part = min(tokens_out, usage.reasoning)
+        tokens_out -= part
+        units = part * scaled.reasoning
+    units += tokens_out * scaled.output
+    return Cost(dollars_in, Decimal(units).scaleb(scaled.exponent, _EXACT))
 
 
-def _input(rates: Rates, tokens: int, usage: Usage) -> Decimal:
-    rate = rates.input_per_mtok
-    fma = _EXACT.fma
-    sum_ = _ZERO
+def _input_units(scaled: _Scaled, tokens: int, usage: Usage) -> int:
+    units = 0
     # Clamped: a subset larger than its whole must not make the rest negative.
-    if usage.cache_read and rates.cache_read_per_mtok is not None:
+    if usage.cache_read and scaled.cache_read is not None:
         part = min(tokens, usage.cache_read)
         tokens -= part
-        sum_ = fma(rates.cache_read_per_mtok, part, sum_)
-    if usage.cache_write and rates.cache_write_per_mtok is not None:
-        part = min(tokens, usage.cache_write)
+        units += part * scaled.cache_read
+    written = min(tokens, usage.cache_write or 0)
+    if written and usage.cache_write_1h and scaled.cache_write_1h is not None:
+        part = min(written, usage.cache_write_1h)
         tokens -= part
-        sum_ = fma(rates.cache_write_per_mtok, part, sum_)
-    return _EXACT.multiply(fma(rate, tokens, sum_), _MTOK)
+        written -= part
+        units += part * scaled.cache_write_1h
+    if written and scaled.cache_write is not None:
+        tokens -= written
+        units += written * scaled.cache_write
+    return units + tokens * scaled.input
 
 
-def _output(rates: Rates, rate: Decimal, tokens: int, usage: Usage) -> Decimal:
-    sum_ = _ZERO
-    if usage.reasoning and rates.reasoning_per_mtok is not None:
-        part = min(tokens, usage.reasoning)
-        tokens -= part
-        sum_ = _EXACT.multiply(rates.reasoning_per_mtok, part)
-    return _EXACT.multiply(_EXACT.fma(rate, tokens, sum_), _MTOK)
+def _scale(rates: Rates) -> _Scaled:
+    amounts = (
+        rates.input_per_mtok,
+        rates.output_per_mtok,
+        rates.cache_read_per_mtok,
+        rates.cache_write_per_mtok,
+        rates.reasoning_per_mtok,
+        rates.per_call,
+        rates.cache_write_1h_per_mtok,
+    )
+    # As many decimal places as the finest of them has.
+    finest = max(-_exponent(amount) for amount in amounts if amount is not None)
+    places = min(max(0, finest), _MOST_PLACES)
+
+    def units(amount: Decimal | None) -> int | None:
+        return None if amount is None else _units(amount, places)
+
+    return _Scaled(
+        -places - 6,
+        _units(rates.input_per_mtok, places),
+        units(rates.output_per_mtok),
+        units(rates.cache_read_per_mtok),
+        units(rates.cache_write_per_mtok),
+        units(rates.reasoning_per_mtok),
+        _units(rates.per_call, places + 6),
+        units(rates.cache_write_1h_per_mtok),
+    )
+
+
+def _units(amount: Decimal, places: int) -> int:
+    return int(amount.scaleb(places, _EXACT))
+
+
+def _exponent(amount: Decimal) -> int:
+    exponent = amount.as_tuple().exponent
+    return exponent if isinstance(exponent, int) else 0
 
 
 def cost_of(price: PriceFn, model: str, usage: Usage) -> Cost | None:
@@ -202,6 +316,21 @@ def cost_of(price: PriceFn, model: str, usage: Usage) -> Cost | None:
 def add_usd(a: Decimal, b: Decimal) -> Decimal:
     """Return the exact sum, whatever the application's decimal context is."""
     return _EXACT.add(a, b)
+
+
+def total_usd(cost: Cost, total: Decimal) -> Cost:
+    """Return a cost with this total, divided as ``cost`` is; the sum is exact.
+
+    A cost of nothing tells no division: there the total is all input.
+    """
+    whole = _EXACT.add(*cost)
+    if not whole:
+        return Cost(total, _ZERO)
+    if not cost.input:
+        return Cost(_ZERO, total)
+    share = _SHARE.divide(_SHARE.multiply(total, cost.input), whole)
+    first = min(total, _EXACT.quantize(share, _FINEST))
+    return Cost(first, _EXACT.subtract(total, first))
 
 
 def share_usd(amount: Decimal, part: float, whole: float) -> tuple[Decimal, Decimal]:

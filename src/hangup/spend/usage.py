@@ -28,6 +28,8 @@ class Usage:
         cache_read: The part of ``input`` that a cache answered.
         cache_write: The part of ``input`` that was written to a cache.
         reasoning: The part of ``output`` that was reasoning.
+        cache_write_1h: The part of ``cache_write`` that is kept for an hour; no
+            instrumentation tells, the wire does.
     """
 
     input: int | None
@@ -35,6 +37,7 @@ class Usage:
     cache_read: int | None = None
     cache_write: int | None = None
     reasoning: int | None = None
+    cache_write_1h: int | None = None
 
     @property
     def total(self) -> int:
@@ -73,6 +76,7 @@ def _row(usage: Usage) -> tuple[int | None, ...]:
         usage.cache_read,
         usage.cache_write,
         usage.reasoning,
+        usage.cache_write_1h,
     )
 
 

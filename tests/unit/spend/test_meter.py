@@ -145,7 +145,7 @@ def test_reasoning_that_the_total_counts_beside_the_output_is_added() -> None:
 
 
 def test_d5_anthropic_caches_are_beside_the_input() -> None:
-    usage = {
+    usage: dict[str, object] = {
         "input_tokens": 19,
         "cache_read_input_tokens": 39_000,
         "cache_creation_input_tokens": 0,
@@ -153,6 +153,10 @@ def test_d5_anthropic_caches_are_beside_the_input() -> None:
     }
     meter = whole(Provider.ANTHROPIC, {"type": "message", "usage": usage})
     assert meter.usage == Usage(39_019, 4, 39_000, 0)
+    hour = {"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 30}
+    usage |= {"cache_creation_input_tokens": 40, "cache_creation": hour}
+    meter = whole(Provider.ANTHROPIC, {"type": "message", "usage": usage})
+    assert meter.usage == Usage(39_059, 4, 39_000, 40, cache_write_1h=30)
 
 
 def test_anthropic_output_is_cumulative() -> None:

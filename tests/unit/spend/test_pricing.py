@@ -51,6 +51,18 @@ def test_a_subset_larger_than_its_whole_is_no_rebate() -> None:
     assert priced == Cost(USD("0.000125"), USD(0))
 
 
+def test_a_cache_of_an_hour_is_a_part_of_what_was_written() -> None:
+    rates = Rates(USD(1), cache_write_per_mtok=USD(2), cache_write_1h_per_mtok=USD(4))
+    usage = Usage(1_000_000, 0, cache_write=500_000, cache_write_1h=100_000)
+    assert cost(rates, usage) == Cost(USD("1.7"), USD(0))
+    more = Usage(1_000_000, 0, cache_write=500_000, cache_write_1h=900_000)
+    assert cost(rates, more) == Cost(USD("2.5"), USD(0))
+    plain = Rates(USD(1), cache_write_per_mtok=USD(2))
+    assert cost(plain, usage) == Cost(USD("1.5"), USD(0))
+    only = Rates(USD(1), cache_write_1h_per_mtok=USD(4))
+    assert cost(only, usage) == Cost(USD("1.3"), USD(0))
+
+
 def test_reasoning_is_priced_at_its_own_rate() -> None:
     rates = Rates(USD(1), USD(2), reasoning_per_mtok=USD(4))
     priced = cost(rates, Usage(0, 1_000_000, reasoning=500_000))
