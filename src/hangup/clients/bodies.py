@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hangup.core.admission import stop_here
 from hangup.core.clock import SYSTEM_CLOCK
-from hangup.core.guard import guarded
+from hangup.core.guard import fault, guarded
 from hangup.otel import exchanges
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from hangup.core.run import Run
     from hangup.otel.call import Exchange
@@ -33,27 +33,28 @@ _GZIP: Final = 16 + zlib.MAX_WBITS
 _PIECE: Final = 256 * 1024
 
 
-def decoder(encoding: str) -> Callable[[bytes], list[bytes]] | None:
-    """Return what undoes a content encoding; None for one that we cannot undo.
+def decoding(encoding: str) -> tuple[bool, Inflate | None]:
+    """Return whether we can undo a content encoding, and what does it; None: nothing.
 
     Only the encodings that the standard library knows; the client library undoes all
     of its own for the application, whatever we can read.
     """
     name = encoding.strip().lower()
-    if name in {"", "identity"}:
-        return lambda data: [data]
     if name in {"gzip", "x-gzip"}:
-        return _Inflate(_GZIP)
+        return True, Inflate(_GZIP)
     if name == "deflate":
-        return _Inflate(zlib.MAX_WBITS)
-    return None
+        return True, Inflate(zlib.MAX_WBITS)
+    return name in {"", "identity"}, None
 
 
-class _Inflate:
+class Inflate:
+    """Undoes gzip or deflate, chunk by chunk, in pieces of bounded size."""
+
     def __init__(self, bits: int) -> None:
         self._inflate = zlib.decompressobj(bits)
 
     def __call__(self, data: bytes) -> list[bytes]:
+        """Return what a chunk holds."""
         pieces = []
         while data:
             pieces.append(self._inflate.decompress(data, _PIECE))
@@ -67,31 +68,35 @@ class Watched:
     Args:
         run: The run it is read for.
         exchange: To be fed; None for an answer that is no model's.
-        decode: Undoes the content encoding; None where nobody can.
+        encoding: The content encoding of what passes.
     """
 
     def __init__(
         self,
         run: Run | None,
         exchange: Exchange | None,
-        decode: Callable[[bytes], list[bytes]] | None,
+        encoding: str = "",
     ) -> None:
         self.run = run
         self.reading = 0
         self.ended = False
         self._exchange = exchange
-        self._decode = decode
-        self.meter = None if exchange is None or decode is None else exchange.meter
+        legible, self._inflate = decoding(encoding)
+        self.meter = exchange.meter if exchange is not None and legible else None
         self._now = (SYSTEM_CLOCK if run is None else run.clock).monotonic
         if exchange is not None:
-            exchange.legible = decode is not None
+            exchange.legible = legible
 
     def feed(self, data: bytes) -> None:
         """Meter what has passed."""
-        meter, now = self.meter, self._now()
-        if meter is None or self._decode is None:
+        meter, inflate = self.meter, self._inflate
+        if meter is None:
             return
-        for piece in self._decode(data):
+        if inflate is None:
+            meter.feed(data, self._now())
+            return
+        now = self._now()
+        for piece in inflate(data):
             meter.feed(piece, now)
 
     def end(self, *, complete: bool) -> None:
@@ -185,7 +190,10 @@ class _AsyncReader:
         finally:
             watched.reading -= 1
         if watched.meter is not None:
-            guarded(watched.feed, data)
+            try:
+                watched.feed(data)
+            except Exception as error:  # noqa: BLE001  any fault of ours
+                fault("Watched.feed", error)
         return data
 
     def __del__(self) -> None:
@@ -255,7 +263,10 @@ class _SyncReader:
             guarded(_end, watched)
             raise
         if watched.meter is not None:
-            guarded(watched.feed, data)
+            try:
+                watched.feed(data)
+            except Exception as error:  # noqa: BLE001  any fault of ours
+                fault("Watched.feed", error)
         return data
 
     def __del__(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hangup.clients.bodies import AsyncBody, SyncBody, Watched, closer, decoder
+from hangup.clients.bodies import AsyncBody, SyncBody, Watched, closer
 from hangup.config import Mode
 from hangup.core.current import position
 from hangup.core.tree import current_task
@@ -79,10 +79,8 @@ class Visit:
         run = None if shielded else self._run
         if exchange is None and run is None:
             return
-        decode = None
-        if exchange is not None:
-            decode = decoder(response.headers.get("content-encoding", ""))
-        watched = Watched(run, exchange, decode)
+        encoding = response.headers.get("content-encoding", "")
+        watched = Watched(run, exchange, encoding)
         body, synchronous, _ = _classes(stack)
         if not asynchronous:
             closer.start()

@@ -16,6 +16,7 @@ from hangup.otel.prices import provider_of
 from hangup.spend.fate import Basis, Metering
 from hangup.spend.pricing import Cost, add_usd
 from hangup.spend.profile import metering_of
+from hangup.spend.rates import Rates
 from hangup.spend.reported import billed, calculated
 from hangup.spend.usage import Usage, read_aggregate, read_first_token, read_usage
 
@@ -42,6 +43,7 @@ class Booking:
     def __init__(self, instruments: Instruments, pricer: Pricer) -> None:
         self._instruments = instruments
         self._pricer = pricer
+        self._rates = Rates()
 
     def enter(self, call: Call) -> None:
         """Enter a call that has ended, after all that stand in it."""
@@ -123,8 +125,14 @@ class Booking:
         meter, usage = exchange.meter, exchange.usage
         model = self._model(exchange, {})
         started = exchange.started_at
-        first = meter.first_token_at
-        since = None if first is None else first - started
+        first, took = meter.first_token_at, exchange.ended_at - started
+        if first is not None:
+            since: float | None = first - started
+            if exchange.complete:
+                self._rates.learn(model, meter)
+        else:
+            output = 0 if usage is None else usage.output or 0
+            since = self._rates.began(model, output, took)
         metering = metering_of(meter) if exchange.legible else None
         self._book(exchange, model, usage, since, metering, {})
         if not complete(exchange.kind, usage):

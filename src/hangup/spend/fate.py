@@ -34,9 +34,9 @@ class Basis(StrEnum):
     REPORTED = "reported"
     """As reported: no token of the portion was divided."""
     PRORATED = "prorated"
-    """Output divided in proportion to time since its first token."""
+    """Reported as a whole; this portion of it is in proportion to time."""
     ESTIMATED = "estimated"
-    """Divided in proportion to a time that is itself only a stand-in."""
+    """Never reported: told from the text that came, or from the request."""
 
 
 class Metering(NamedTuple):
@@ -87,7 +87,7 @@ def split(  # noqa: PLR0913, PLR0917  a call is two instants, a usage and two na
     - Ended at or before it: all ``before``. Started at or after it: all ``after``.
     - Across it: the input was committed at the start, so it is ``before``. The output
       is divided in proportion to time since ``first_token``; where that is unknown,
-      since ``start`` (basis estimated). Output whose first token came after the
+      since ``start`` (basis prorated). Output whose first token came after the
       boundary is all ``after``, which divides nothing. Where the stream was metered
       nothing is divided by proportion: what had come by then is known.
 
@@ -145,15 +145,12 @@ def _early(  # noqa: PLR0913, PLR0917  what a call and a moment are
     known = Basis.REPORTED if metering is None else metering.output
     if metering is not None and metering.came is not None:
         return max(0, min(tokens, metering.came(boundary))), known
-    if first_token is None:
-        since, basis = start, Basis.ESTIMATED
-    else:
-        since, basis = max(start, first_token), Basis.PRORATED
+    since = start if first_token is None else max(start, first_token)
     early = prorate(tokens, since, end, boundary)
     if not early and (not tokens or (first_token is not None and since >= boundary)):
         # Nothing came before the boundary: exact if the first token says so.
         return 0, known
-    return early, basis if known is Basis.REPORTED else Basis.ESTIMATED
+    return early, Basis.PRORATED if known is Basis.REPORTED else known
 
 
 def prorate(count: int, since: float, end: float, boundary: float) -> int:

@@ -253,7 +253,7 @@ def post_fold(kind: str, model: str, fold: Fold, decision: Decision) -> list[Pos
         fold.output,
         fold.calls,
         fold.seconds,
-        Basis.ESTIMATED if inside or fold.estimated else Basis.REPORTED,
+        _basis(fold, divided=inside),
         None,
         cause,
         usd,
@@ -278,6 +278,12 @@ def post_fold(kind: str, model: str, fold: Fold, decision: Decision) -> list[Pos
         usd=usd_late,
     )
     return [early, late]
+
+
+def _basis(fold: Fold, *, divided: bool) -> Basis:
+    if fold.estimated:
+        return Basis.ESTIMATED
+    return Basis.PRORATED if divided else Basis.REPORTED
 
 
 def _sum(a: Cost | None, b: Cost) -> Cost:

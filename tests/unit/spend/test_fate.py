@@ -44,8 +44,8 @@ RULES = {
         (0.0, None, 8.0, USED, 4.0),
         [
             (SUNK, 100, 0, REPORTED, 4.0),
-            (SUNK, 0, 30, ESTIMATED, 0.0),
-            (WASTED, 0, 30, ESTIMATED, 4.0),
+            (SUNK, 0, 30, PRORATED, 0.0),
+            (WASTED, 0, 30, PRORATED, 4.0),
         ],
     ),
     "across, first token after the moment: output after, undivided": (
@@ -70,7 +70,7 @@ RULES = {
     ),
     "across, one token, early: rounded to the nearer side": (
         (0.0, None, 8.0, Usage(1, 1), 1.0),
-        [(SUNK, 1, 0, REPORTED, 1.0), (WASTED, 0, 1, ESTIMATED, 7.0)],
+        [(SUNK, 1, 0, REPORTED, 1.0), (WASTED, 0, 1, PRORATED, 7.0)],
     ),
     "a first token before the start counts as the start": (
         (2.0, 0.0, 6.0, USED, 4.0),

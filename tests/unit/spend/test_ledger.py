@@ -250,7 +250,7 @@ def test_folded_calls_keep_exact_totals_and_divide_by_time() -> None:
     assert (late.fate, late.input, late.output, late.calls) == (Fate.WASTED, 75, 30, 7)
     assert (early.seconds, late.seconds) == (2.5, 7.5)
     assert (early.usd, late.usd) == (Decimal("2.5"), Decimal("7.5"))
-    assert {early.basis, late.basis} == {Basis.ESTIMATED}
+    assert {early.basis, late.basis} == {Basis.PRORATED}
     assert (kept.fate, kept.input, kept.basis) == (Fate.WASTED, 10, Basis.REPORTED)
 
 

@@ -96,6 +96,6 @@ def test_a_body_that_was_no_stream_is_divided_in_proportion() -> None:
     assert known.came is None
     portions = split(0.0, None, 4.0, meter.usage, 1.0, Fate.SUNK, Fate.WASTED, known)
     assert [(one.output, one.basis) for one in portions if one.output] == [
-        (3, Basis.ESTIMATED),
-        (7, Basis.ESTIMATED),
+        (3, Basis.PRORATED),
+        (7, Basis.PRORATED),
     ]
