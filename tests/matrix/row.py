@@ -56,6 +56,7 @@ def main() -> None:
     # Nothing may be closed or counted only because a collection happened to come by.
     gc.disable()
     found = asyncio.run(_run(names, recorded))
+    gc.collect()
     plain = {
         row: {scenario: asdict(measured) for scenario, measured in scenarios.items()}
         for row, scenarios in found.items()

@@ -49,7 +49,8 @@ def run_group(group: list[Row]) -> dict[str, Scenarios]:
         env=environment,
     )
     if done.returncode:
-        raise RuntimeError(f"{group[0].name}: {done.stderr[-2000:]}")
+        why = f"{group[0].name}: exit {done.returncode}: {done.stderr[-2000:]}"
+        raise RuntimeError(why)
     plain = json.loads(done.stdout.strip().splitlines()[-1])
     return {
         row: {name: Measured(**measured) for name, measured in scenarios.items()}
