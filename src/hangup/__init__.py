@@ -26,6 +26,7 @@ from hangup.core.current import current_run
 from hangup.core.deadline import Deadline
 from hangup.core.gather import gather
 from hangup.core.irreversible import irreversible
+from hangup.core.registry import find_run, shutdown
 from hangup.core.run import Run
 from hangup.core.scope import RunScope as run  # noqa: N813
 from hangup.core.threads import to_thread
@@ -59,11 +60,13 @@ __all__ = [
     "cleanup",
     "current_run",
     "detached",
+    "find_run",
     "gather",
     "instrument",
     "irreversible",
     "remaining",
     "run",
+    "shutdown",
     "to_thread",
     "uninstrument",
 ]

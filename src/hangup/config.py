@@ -46,6 +46,17 @@ class Mode(StrEnum):
         return min(self, other, key=list(Mode).index)
 
 
+class OnDisconnect(StrEnum):
+    """What the client's leaving means for a run that is not over."""
+
+    ABANDON = "abandon"
+    """Nobody will receive the result: the run is abandoned."""
+    GRACE = "grace"
+    """The client has some seconds to come back; see ``Run.reattach``."""
+    FINISH = "finish"
+    """It is recorded, and the run goes on to its end."""
+
+
 def _words(name: str, text: object) -> tuple[str, ...]:
     parts = text.split(",") if isinstance(text, str) else list(_iterable(name, text))
     return tuple(part.strip() for part in parts if part.strip())
@@ -76,6 +87,32 @@ def read_mode(name: str, value: object) -> Mode | None:
     return None if value is None else _mode(name, value)
 
 
+def _on_disconnect(name: str, value: object) -> OnDisconnect:
+    try:
+        return OnDisconnect(str(value).strip().lower())
+    except ValueError:
+        choices = ", ".join(OnDisconnect)
+        raise ConfigError(name, value, f"choose one of {choices}") from None
+
+
+def read_on_disconnect(name: str, value: object) -> OnDisconnect | None:
+    """Return the meaning ``value`` names; None has no opinion.
+
+    Raises:
+        ConfigError: It names none; says which there are.
+    """
+    return None if value is None else _on_disconnect(name, value)
+
+
+def read_seconds(name: str, value: object) -> float | None:
+    """Return seconds, zero or more; None has no opinion.
+
+    Raises:
+        ConfigError: It is negative, NaN, or not a number.
+    """
+    return None if value is None else _seconds(name, value)
+
+
 def _seconds(name: str, value: object) -> float:
     remedy = "give seconds as a number that is zero or more"
     try:
@@ -85,10 +122,6 @@ def _seconds(name: str, value: object) -> float:
     if math.isnan(seconds) or seconds < 0:
         raise ConfigError(name, value, remedy)
     return seconds
-
-
-def _optional_seconds(name: str, value: object) -> float | None:
-    return None if value is None else _seconds(name, value)
 
 
 def _needs(name: str, value: object) -> dict[str, float]:
@@ -142,18 +175,30 @@ class Settings:
     )
     budget: float | None = _setting(
         None,
-        _optional_seconds,
+        read_seconds,
         "Default budget in seconds of an HTTP request; unset is no deadline.",
     )
     max_budget: float | None = _setting(
         3600.0,
-        _optional_seconds,
+        read_seconds,
         "The most time in seconds that an inbound deadline may claim.",
     )
     budget_header: str = _setting(
         "x-hangup-budget",
         _text,
         "Request header with a budget in seconds; it may only tighten.",
+    )
+    on_disconnect: OnDisconnect = _setting(
+        OnDisconnect.ABANDON,
+        _on_disconnect,
+        "What a server makes of a client that leaves a run: abandon, grace (it has "
+        "HANGUP_GRACE seconds to come back) or finish (the run goes on to its end).",
+    )
+    grace: float = _setting(
+        30.0,
+        _seconds,
+        "How long in seconds a run whose client left waits for run.reattach(), where "
+        "on_disconnect is grace.",
     )
     settle: float = _setting(
         5.0,
@@ -197,6 +242,13 @@ class Settings:
         _words,
         "Host names (or .suffixes) beside loopback, private and cluster ones that may "
         "receive the deadline and the token.",
+    )
+    stops_on_close: tuple[str, ...] = _setting(
+        (),
+        _words,
+        "Hosts of model providers that stop generating, and billing, when a stream is "
+        "closed. Only there is the rest of a cut stream claimed as avoided; everywhere "
+        "else its outcome is counted as unknown.",
     )
     tenants: tuple[str, ...] = _setting(
         (), _words, "Tenants that get a label of their own; the rest is 'other'."

@@ -11,6 +11,7 @@ The tree::
     ├── ApprovalDenied          an irreversible step was not approved
     ├── ConfigError             (a ValueError) a setting has a wrong value
     └── MisuseError             (a RuntimeError) the API was used in a wrong way
+        └── ArgumentError       (also a TypeError) with the wrong kind of thing
 
 Inside a run the stop travels as :class:`Stop`, a ``BaseException``: retry loops,
 tool-error-to-message handlers and telemetry guards that say ``except Exception``
@@ -118,3 +119,16 @@ class ConfigError(ValueError):
 
 class MisuseError(RuntimeError):
     """The API was used in a way that cannot work; says what to do instead."""
+
+
+class ArgumentError(MisuseError, TypeError):
+    """A function got a kind of thing that it cannot use."""
+
+    def __init__(self, function: str, got: str, remedy: str) -> None:
+        super().__init__(function, got, remedy)
+        self.function = function
+        self.got = got
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.function} got {self.got}: {self.remedy}"

@@ -107,7 +107,9 @@ class Witness(RunObserver):
     def swallowed(self, run: Run) -> None:
         self.events.append(("swallowed", run.name))
 
-    def refused(self, run: Run, kind: str, cause: Cause, decision: str) -> None:
+    def refused(
+        self, run: Run, kind: str, cause: Cause, decision: str, model: str | None
+    ) -> None:
         self.events.append(("refused", run.name, kind, cause.value, decision))
 
 

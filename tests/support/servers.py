@@ -161,10 +161,15 @@ class ServedProcess:
         target: ``module:attribute``, importable with ``path`` on ``sys.path``.
         path: A directory.
         environment: The whole environment of the process; None inherits this one's.
+        options: For the command line of uvicorn.
     """
 
     def __init__(
-        self, target: str, path: str, environment: dict[str, str] | None = None
+        self,
+        target: str,
+        path: str,
+        environment: dict[str, str] | None = None,
+        options: tuple[str, ...] = (),
     ) -> None:
         self._socket = listening()
         self.port: int = self._socket.getsockname()[1]
@@ -172,6 +177,7 @@ class ServedProcess:
         self._command = [
             *(sys.executable, "-m", "uvicorn", target, "--app-dir", path),
             *("--fd", str(self._socket.fileno()), "--log-level", "warning"),
+            *options,
         ]
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
@@ -183,6 +189,12 @@ class ServedProcess:
             env=self._environment,
         )
         return self
+
+    def terminate(self) -> int:
+        """Send SIGTERM, and wait for the end; returns the exit status."""
+        assert self._process is not None
+        self._process.terminate()
+        return self._process.wait(_PATIENCE)
 
     def __exit__(
         self,

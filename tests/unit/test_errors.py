@@ -10,6 +10,7 @@ import pytest
 
 from hangup.errors import (
     ApprovalDenied,
+    ArgumentError,
     ConfigError,
     DeadlineExceeded,
     MisuseError,
@@ -74,6 +75,10 @@ def test_a_missed_deadline_does_not_pass_for_a_fault_of_the_system() -> None:
             "mode='loud' cannot be used: choose one of off, observe",
         ),
         (MisuseError("do it so instead"), "do it so instead"),
+        (
+            ArgumentError("hangup.run", "3", "give it a function"),
+            "hangup.run got 3: give it a function",
+        ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
@@ -100,3 +105,4 @@ def test_a_run_abandoned_carries_what_a_handler_wants_to_know() -> None:
 def test_errors_of_configuration_and_misuse_are_what_python_calls_them() -> None:
     assert issubclass(ConfigError, ValueError)
     assert issubclass(MisuseError, RuntimeError)
+    assert issubclass(ArgumentError, TypeError)

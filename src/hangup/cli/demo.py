@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path  # noqa: TC003  typer reads the annotation
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 _USERS = 32
 
 
+class Provider(StrEnum):
+    """Whose API the model speaks, and whose client asks it."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+
+
 class OnClose(StrEnum):
     """Whether the provider goes on generating after its caller hung up."""
 
@@ -25,7 +33,7 @@ class OnClose(StrEnum):
     FINISH = "finish"
 
 
-def demo(
+def demo(  # noqa: PLR0913  one for each option
     *,
     users: Annotated[int, typer.Option(min=1, help="How many people ask.")] = _USERS,
     seed: Annotated[int, typer.Option(help="The same seed, the same people.")] = 1,
@@ -38,10 +46,21 @@ def demo(
             dir_okay=False, writable=True, help="Write a picture of a few runs here."
         ),
     ] = None,
+    provider: Annotated[
+        Provider, typer.Option(help="Whose API the model speaks.")
+    ] = Provider.OPENAI,
     provider_on_close: Annotated[
         OnClose,
-        typer.Option(help="What the model does after its caller hung up."),
+        typer.Option(
+            help="After its caller hung up, the model stops, or finishes and bills."
+        ),
     ] = OnClose.STOP,
+    first_token: Annotated[
+        float,
+        typer.Option(
+            min=0.0, max=2.0, help="Seconds before the model's first token, about."
+        ),
+    ] = 0.15,
 ) -> None:
     """Let a few dozen users ask an agent, and four in ten walk away.
 
@@ -49,9 +68,11 @@ def demo(
     in observe mode, then the same people again in enforce mode.
     """
     absent = first_absent()
+    if absent is None and find_spec(provider.value) is None:
+        absent = provider.value
     if absent is not None:
         raise typer.Exit(say_missing(absent))
-    result = _run(users, seed, provider_on_close)
+    result = _run(users, seed, provider, provider_on_close, first_token)
     if html is not None:
         from hangup.demo.picture import page  # noqa: PLC0415  only where asked for
 
@@ -66,7 +87,9 @@ def demo(
         Console().print(table_of(result))
 
 
-def _run(users: int, seed: int, on_close: OnClose) -> Demo:
+def _run(
+    users: int, seed: int, provider: Provider, on_close: OnClose, first_token: float
+) -> Demo:
     """Run it with a progress bar on stderr."""
     from rich.console import Console  # noqa: PLC0415  the extra may be missing
     from rich.progress import (  # noqa: PLC0415
@@ -78,7 +101,7 @@ def _run(users: int, seed: int, on_close: OnClose) -> Demo:
     )
 
     from hangup.demo.harness import run_demo  # noqa: PLC0415
-    from hangup.demo.workload import MODES  # noqa: PLC0415
+    from hangup.demo.workload import MODES, Setting  # noqa: PLC0415
 
     with Progress(
         TextColumn("{task.description}"),
@@ -97,6 +120,5 @@ def _run(users: int, seed: int, on_close: OnClose) -> Demo:
                 progress.start_task(bars[mode])
             progress.update(bars[mode], completed=done)
 
-        return asyncio.run(
-            run_demo(users, seed, on_close=on_close.value, on_progress=moved)
-        )
+        setting = Setting(provider.value, on_close.value, first_token)
+        return asyncio.run(run_demo(users, seed, setting, on_progress=moved))

@@ -13,6 +13,7 @@ from hangup.config import Mode
 from hangup.core.current import position
 from hangup.core.tree import current_task
 from hangup.otel import exchanges
+from hangup.spend.reported import billed_in_header
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -69,6 +70,7 @@ class Visit:
         exchange = self._exchange
         if exchange is not None:
             exchange.status = response.status_code
+            exchange.billed = billed_in_header(response.headers)
             if response.status_code != _OK:
                 exchanges.end(exchange)
                 exchange = None

@@ -49,7 +49,9 @@ def ask(run: Run, needs: float = 0.0) -> Verdict:
     )
 
 
-def admit(run: Run, kind: str, needs: float = 0.0) -> BaseException | None:
+def admit(
+    run: Run, kind: str, needs: float = 0.0, model: str | None = None
+) -> BaseException | None:
     """Ask for a spending call that is about to start here, and act on the answer.
 
     Leaves latent, abandons a run that has too little time, reports the refusal.
@@ -58,6 +60,7 @@ def admit(run: Run, kind: str, needs: float = 0.0) -> BaseException | None:
         run: The run the call belongs to.
         kind: What wants to start, a value of ``hangup.call.kind``.
         needs: The least time in seconds it is worth starting with.
+        model: The model that it would call, where one is named.
 
     Returns:
         What to raise instead of starting, or None to go on.
@@ -76,7 +79,7 @@ def admit(run: Run, kind: str, needs: float = 0.0) -> BaseException | None:
     cause = verdict.cause or Cause.DEADLINE
     if verdict.decision is Decision.REFUSE:
         _record(run, cause, kind, needs)
-    registry.notify("refused", run, kind, cause, verdict.decision.value)
+    registry.notify("refused", run, kind, cause, verdict.decision.value, model)
     if verdict.decision is Decision.WOULD_REFUSE:
         return None
     return _signal(run)
@@ -91,6 +94,18 @@ def stop_here(run: Run) -> BaseException | None:
         return None
     _record(run, verdict.cause or Cause.DEADLINE, "it", 0.0)
     return _signal(run)
+
+
+def owner_of_cause(run: Run) -> Run:
+    """Return the run up the tree that owns this run's abandonment."""
+    abandonment = run.token.abandonment
+    if abandonment is None:
+        return run
+    # None on the way: a delivered run, which a cause from above passes by.
+    while run.parent is not None and (abandonment is None or abandonment.inherited):
+        run = run.parent
+        abandonment = run.token.abandonment
+    return run
 
 
 def _serves_others(run: Run) -> bool:
@@ -143,7 +158,7 @@ def _signal(run: Run) -> BaseException:
     owns the cause. Once that was left, or on a thread or task the run did not start, an
     ordinary error is raised instead, which no worker dies of.
     """
-    owner = run.owner_of_cause()
+    owner = owner_of_cause(run)
     abandonment = owner.token.abandonment
     if run.work.take_signal():
         registry.notify("swallowed", owner)

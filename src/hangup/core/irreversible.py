@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from hangup.core.current import Position, Shield, enter, position
 from hangup.core.deadline import Deadline
 from hangup.core.interrupt import retrieve
-from hangup.errors import ApprovalDenied
+from hangup.errors import ApprovalDenied, ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -64,7 +64,11 @@ async def irreversible(
     Raises:
         Stop: The run is abandoned or has too little time; nothing was started.
         ApprovalDenied: ``approve`` said no; nothing was started.
+        ArgumentError: ``action`` is no function but, say, a coroutine: that would be
+            under way whatever is decided here.
     """
+    if not callable(action):
+        raise _not_a_function(action)
     here = position()
     run = None if here is None else here.run
     if run is not None:
@@ -95,6 +99,16 @@ async def irreversible(
         leave()
         if run is not None:
             run.work.tree.unshield(held)
+
+
+def _not_a_function(action: object) -> ArgumentError:
+    if inspect.iscoroutine(action):
+        action.close()  # or its owner would hear that it was never awaited
+        name = action.__qualname__
+        remedy = f"give it the function, hangup.irreversible({name}, ...)"
+        return ArgumentError("hangup.irreversible", f"the coroutine {name}()", remedy)
+    remedy = "give it a function, and that function's arguments after it"
+    return ArgumentError("hangup.irreversible", repr(action), remedy)
 
 
 async def _finish(task: asyncio.Task[T]) -> T:

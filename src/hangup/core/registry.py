@@ -44,7 +44,9 @@ class RunObserver:
     def swallowed(self, run: Run) -> None:
         """A task that had got the stop goes on and wants to start a spending call."""
 
-    def refused(self, run: Run, kind: str, cause: Cause, decision: str) -> None:
+    def refused(
+        self, run: Run, kind: str, cause: Cause, decision: str, model: str | None
+    ) -> None:
         """A spending call of ``kind`` was, or in observe mode would be, refused."""
 
 
@@ -117,6 +119,22 @@ def runs_by_id(run_id: str) -> tuple[Run, ...]:
     return tuple(run for run in live_runs() if run.id == run_id and run.parent is None)
 
 
+def find_run(run_id: str) -> Run | None:
+    """Return the live run with this id, None where there is none in this process.
+
+    For a request that comes back to a run another request began: keep ``run.id`` where
+    only its owner can get at it, and look it up again here. A run is found from its
+    first spending call (one opened in code: from its start) until its scope is left.
+    Thread-safe.
+
+    Args:
+        run_id: ``run.id``, 32 hex characters.
+    """
+    found = runs_by_id(run_id)
+    # A process that calls itself has two: the one that somebody waits for goes first.
+    return min(found, key=lambda run: run.joined, default=None)
+
+
 def hold_key(run: Run, key: str) -> None:
     """Give ``run`` the supersede key; the run that held it is superseded.
 
@@ -134,7 +152,16 @@ def hold_key(run: Run, key: str) -> None:
 
 
 def shutdown(detail: str = "the process is shutting down") -> int:
-    """Abandon every live run with cause ``shutdown``; return how many that were."""
+    """Abandon every live run of the process, with cause ``shutdown``.
+
+    For whoever learns that the process is going down and does not want its runs to
+    come to their end: in ``enforce`` their work is stopped, and their callers are told
+    to try again (503). Thread-safe, but not for the body of a ``signal.signal``
+    handler: call it from ``loop.add_signal_handler``, or from a thread.
+
+    Returns:
+        How many runs that were.
+    """
     return sum(
         run.cancel(Cause.SHUTDOWN, detail) for run in live_runs() if run.parent is None
     )

@@ -7,24 +7,23 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from hangup import config
-from hangup.config import Mode
+from hangup.config import Mode, OnDisconnect
 from hangup.core import admission, registry
+from hangup.core.absence import Absence
 from hangup.core.cause import Abandonment, Cause
 from hangup.core.current import position
 from hangup.core.guard import guarded
+from hangup.core.hooks import Hooks
 from hangup.core.token import CancelToken, new_token_id
+from hangup.core.unwind import error_of
 from hangup.core.work import Work
-from hangup.errors import (
-    ConfigError,
-    DeadlineExceeded,
-    RunAbandoned,
-    RunCancelled,
-)
+from hangup.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hangup.core.deadline import Deadline
+    from hangup.errors import RunAbandoned
 
 
 class Run:
@@ -42,6 +41,7 @@ class Run:
         latent: Opened by a server, and no spending call yet: nobody's business. A run
             whose mode is off stays so.
         caller: "connected", "gone" or "unknown": is somebody still there?
+        absence: Since when the caller has been away, and what that means.
         delivered_at: When the caller had the result, or None.
         closed_at: When the scope was left, or None.
         ledger: A slot for the layer that keeps the run's accounts.
@@ -58,6 +58,7 @@ class Run:
         "_on_spending",
         "_pending",
         "_timer",
+        "absence",
         "caller",
         "clock",
         "closed_at",
@@ -93,6 +94,8 @@ class Run:
         joined: bool = False,
         latent: bool = False,
         supersede_key: str | None = None,
+        on_disconnect: OnDisconnect = OnDisconnect.ABANDON,
+        grace: float = 0.0,
     ) -> None:
         self.name = name
         self.tenant = tenant
@@ -114,6 +117,7 @@ class Run:
         self.origin: Any = None
         self.span: Any = None
         self.work = Work(self)
+        self.absence = Absence(self, on_disconnect, grace)
         self.token: CancelToken = CancelToken(
             deadline,
             binding=mode is Mode.ENFORCE,
@@ -123,7 +127,7 @@ class Run:
         self._beginning = False
         self._pending: tuple[Cause, str, float] | None = None
         self._on_spending: list[Callable[[], None]] = []
-        self._on_deliver: list[Callable[[Run], None]] = []
+        self._on_deliver: Hooks[Run] = Hooks(self._lock)
         self._timer: Any = None
 
     def __repr__(self) -> str:
@@ -138,8 +142,12 @@ class Run:
 
     @property
     def abandonment(self) -> Abandonment | None:
-        """The abandonment, if any; records a deadline that has just passed."""
-        return None if self.latent else self.token.poll()
+        """The abandonment, if any; records a deadline or grace that has passed."""
+        if self.latent:
+            return None
+        if self.absence.left_at is not None:
+            self.absence.poll()
+        return self.token.poll()
 
     @property
     def cause(self) -> Cause | None:
@@ -204,24 +212,7 @@ class Run:
 
     def error(self) -> RunAbandoned:
         """Return the ordinary error for this run's abandonment."""
-        abandonment = self.token.poll()
-        cause = Cause.FAILED if abandonment is None else abandonment.cause
-        detail = "" if abandonment is None else abandonment.detail
-        at = self.clock.monotonic() if abandonment is None else abandonment.at
-        kind = DeadlineExceeded if cause is Cause.DEADLINE else RunCancelled
-        elapsed = max(0.0, at - self.started_at)
-        return kind(self.id, self.name, cause.value, detail, elapsed)
-
-    def owner_of_cause(self) -> Run:
-        """Return the run up the tree that owns this run's abandonment."""
-        run, abandonment = self, self.token.abandonment
-        if abandonment is None:
-            return run
-        # None on the way: a delivered run, which a cause from above passes by.
-        while run.parent is not None and (abandonment is None or abandonment.inherited):
-            run = run.parent
-            abandonment = run.token.abandonment
-        return run
+        return error_of(self)
 
     # Acting
 
@@ -250,9 +241,8 @@ class Run:
         try:
             cause = Cause(cause)
         except ValueError:
-            raise ConfigError(
-                "cause", cause, f"choose one of {', '.join(Cause)}"
-            ) from None
+            choices = ", ".join(Cause)
+            raise ConfigError("cause", cause, f"choose one of {choices}") from None
         now = self.clock.monotonic()
         effect = now if at is None else min(max(at, self.started_at), now)
         with self._lock:
@@ -262,37 +252,58 @@ class Run:
                 return False
             if cause is Cause.DISCONNECT and self.delivered_at is None:
                 self.caller = "gone"
+        self.absence.poll(now)
         return self.token.cancel(cause, detail, at=effect, now=now)
 
     def deliver(self, *, at: float | None = None) -> bool:
         """Say that the caller has the result. The run is over, its context inert.
 
-        Called by the server layer at the last byte; call it yourself when the result
-        is stored durably for a caller who may have left.
+        Servers call it at the last byte; call it when the result is stored durably for
+        a caller who may have left.
 
         Returns:
-            False when the run was abandoned or delivered before. Past the deadline of
-            an enforced run it was abandoned by that deadline.
+            False when it was over: also by a binding deadline or grace that has passed.
         """
         now = self.clock.monotonic() if at is None else at
         with self._lock:
-            if self.latent:
-                first = self.delivered_at is None
-                self.delivered_at = now if first else self.delivered_at
-                return first
+            latent, first = self.latent, self.delivered_at is None
+            if latent and first:
+                self.delivered_at = now
+        if latent:
+            if first:
+                self._on_deliver.happened(self)
+            return first
+        self.absence.poll(now)
         if not self.token.finish(now):
             return False
         with self._lock:
             self.delivered_at = now
-            callbacks, self._on_deliver = self._on_deliver, []
         self._stop_timer()
         registry.notify("delivered", self)
-        for callback in callbacks:
-            guarded(callback, self)
+        self._on_deliver.happened(self)
         return True
 
+    def leave(self, *, at: float | None = None) -> None:
+        """Say that the caller left; what follows is up to ``on_disconnect``.
+
+        Servers call it; call it for whoever came back and left again. Acts on the whole
+        run, also from a child. ``at`` as for :meth:`cancel`.
+        """
+        self.root.absence.leave(at)
+
+    def reattach(self) -> bool:
+        """Say that the caller is back: it counts as never having left.
+
+        For the request that comes back; :func:`hangup.find_run` finds the run. Acts on
+        the whole run, also from a child.
+
+        Returns:
+            Whether that was in time: the run is not over, nor its grace.
+        """
+        return self.root.absence.reattach()
+
     def begin_spending(self) -> None:
-        """Leave latent: from here on the run is measured and enforced. Idempotent."""
+        """Leave latent: the run is measured and enforced from here on. Idempotent."""
         with self._lock:
             if not self.latent or self._beginning or self.delivered_at is not None:
                 return
@@ -312,6 +323,7 @@ class Run:
         if pending is not None:
             cause, detail, effect = pending
             self.cancel(cause, detail, at=effect)
+        self.absence.begin()
 
     def start(self) -> None:
         """Announce the run and arm its deadline. Called once, by the scope."""
@@ -326,6 +338,8 @@ class Run:
 
     def close(self) -> None:
         """Note that the scope was left. Called once, by the scope."""
+        if self.absence.left_at is not None:
+            self.absence.close()
         self._stop_timer()
         self.closed_at = self.clock.monotonic()
         registry.remove(self)
@@ -355,22 +369,12 @@ class Run:
         Returns:
             A function that forgets the callback.
         """
-        with self._lock:
-            if self.delivered_at is None:
-                self._on_deliver.append(callback)
-                return lambda: self._forget(callback)
-        guarded(callback, self)
-        return lambda: None
+        return self._on_deliver.add(callback, self)
 
     @property
     def open_calls(self) -> int:
         """How many spending calls of this run are open."""
         return self.work.open_calls
-
-    def _forget(self, callback: Callable[[Run], None]) -> None:
-        with self._lock:
-            if callback in self._on_deliver:
-                self._on_deliver.remove(callback)
 
     def _poll(self) -> None:
         # A loop's clock may run a moment ahead of ours (uvloop counts milliseconds).
@@ -386,3 +390,5 @@ class Run:
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
+        if self.absence.ever:
+            self.absence.stop()

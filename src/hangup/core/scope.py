@@ -8,7 +8,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from hangup import config
-from hangup.config import Mode
+from hangup.config import Mode, OnDisconnect
 from hangup.core import registry
 from hangup.core.cause import Cause
 from hangup.core.clock import SYSTEM_CLOCK
@@ -17,7 +17,7 @@ from hangup.core.deadline import Deadline, check_budget
 from hangup.core.run import Run
 from hangup.core.tree import current_task
 from hangup.core.unwind import stems_from_stop
-from hangup.errors import MisuseError, RunAbandoned
+from hangup.errors import ArgumentError, MisuseError, RunAbandoned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,10 +41,12 @@ class RunScope:
     Nested in a run it opens a child: the deadline is the earlier one, a cancel flows
     down, never up.
 
-    Leaving normally delivers the run. An exception abandons it with cause ``failed``.
-    An abandoned run's stop comes out as :class:`~hangup.RunAbandoned`; any other
-    exception passes unchanged. A body that returns normally although the run was
-    abandoned returns normally: its result is kept, and the record still says abandoned.
+    Leaving normally delivers the run, unless its caller is away and may have come back
+    (``grace``): then the run was abandoned when they left. An exception abandons it
+    with cause ``failed``. An abandoned run's stop comes out as
+    :class:`~hangup.RunAbandoned`; any other exception passes unchanged. A body that
+    returns normally although the run was abandoned returns normally: its result is
+    kept, and the record still says abandoned.
 
     ``async with`` waits, at most ``HANGUP_SETTLE`` seconds, for the tasks it stopped;
     ``with`` never waits.
@@ -62,13 +64,17 @@ class RunScope:
         joined: The id came over the wire: another process opened the run.
         latent: Stay nobody's business until the first spending call (for servers).
         server: A server says when the result is delivered, not the end of the body.
+        on_disconnect: What ``run.leave()`` means: abandon (the default), grace or
+            finish. Of the outermost run only: it is the one somebody waits for.
+        grace: Seconds to come back in; ``HANGUP_GRACE`` if None.
         clock: What to measure on; that of the run around it, else the machine's, if
             None. Tests inject one.
 
     Raises:
-        ConfigError: A budget that is negative or NaN, an unknown mode.
+        ConfigError: A budget or grace that is negative or NaN, an unknown mode or
+            ``on_disconnect``.
         MisuseError: The scope is entered twice, left in another task, or left while a
-            run opened inside it is still open.
+            run opened inside it is still open. ``@hangup.run`` has no parentheses.
     """
 
     def __init__(  # noqa: PLR0913  every one is a keyword with a default
@@ -84,9 +90,17 @@ class RunScope:
         joined: bool = False,
         latent: bool = False,
         server: bool = False,
+        on_disconnect: OnDisconnect | str | None = None,
+        grace: float | None = None,
         clock: Clock | None = None,
     ) -> None:
         # Checked here, where the mistake is, not at the first request.
+        if callable(budget):
+            name = getattr(budget, "__qualname__", repr(budget))
+            remedy = (
+                "write @hangup.run() with the parentheses, or @hangup.run(budget=30)"
+            )
+            raise ArgumentError("hangup.run", f"the function {name}", remedy)
         check_budget(budget)
         self._budget = budget
         self._name = name
@@ -98,6 +112,8 @@ class RunScope:
         self._joined = joined
         self._latent = latent
         self._server = server
+        self._on_disconnect = config.read_on_disconnect("on_disconnect", on_disconnect)
+        self._grace = config.read_seconds("grace", grace)
         self._clock = clock
         self._run: Run | None = None
         self._leave: Callable[[], None] | None = None
@@ -115,7 +131,8 @@ class RunScope:
         parent = None if here is None else here.run
         if parent is not None and parent.inert:
             parent = None
-        mode = (self._mode or Mode.ENFORCE).least(config.current().mode)
+        settings = config.current()
+        mode = (self._mode or Mode.ENFORCE).least(settings.mode)
         mode = mode if parent is None else mode.least(parent.mode)
         if parent is not None and mode is not Mode.OFF and not self._latent:
             # Whoever opens a run says that this is agent work: no latent run any more.
@@ -132,6 +149,8 @@ class RunScope:
             joined=self._joined,
             latent=(self._latent and parent is None) or mode is Mode.OFF,
             supersede_key=self._supersede_key,
+            on_disconnect=self._on_disconnect or OnDisconnect.ABANDON,
+            grace=settings.grace if self._grace is None else self._grace,
         )
         self._run = run
         run.work.enter()
@@ -194,7 +213,7 @@ class RunScope:
     ) -> BaseException | None:
         abandonment = run.abandonment
         if error is None:
-            if not self._server and abandonment is None:
+            if not self._server and abandonment is None and not run.absence.away:
                 run.deliver()
             return None
         if abandonment is None:
@@ -281,6 +300,8 @@ class RunScope:
             "joined": self._joined,
             "latent": self._latent,
             "server": self._server,
+            "on_disconnect": self._on_disconnect,
+            "grace": self._grace,
             "clock": self._clock,
         }
         return type(self)(**(settings | changes))

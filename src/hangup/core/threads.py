@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hangup.core.current import current_run
 from hangup.core.work import HOME_THREAD
+from hangup.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +37,18 @@ async def to_thread(
 
     Raises:
         Stop: The run is abandoned or has too little time; nothing was started.
+        ArgumentError: ``function`` is a coroutine function, or a coroutine: a thread
+            would only make it, and run none of it.
     """
+    if inspect.iscoroutine(function):
+        function.close()  # or its owner would hear that it was never awaited
+        name = f"the coroutine {function.__qualname__}()"
+        remedy = "await it; to_thread is for functions that block"
+        raise ArgumentError("hangup.to_thread", name, remedy)
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        name = getattr(function, "__qualname__", repr(function))
+        remedy = "await it where you are; to_thread is for functions that block"
+        raise ArgumentError("hangup.to_thread", f"the async function {name}", remedy)
     run = current_run()
     if run is None:
         return await asyncio.to_thread(function, *args, **kwargs)

@@ -1,6 +1,6 @@
 """Signal inside, error at the boundary: what comes out of an abandoned run's scope.
 
-Pure: an exception in, an exception out.
+An exception in, an exception out; nothing is raised here.
 """
 
 from __future__ import annotations
@@ -8,15 +8,29 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from hangup.errors import RunAbandoned, Stop
+from hangup.core.cause import Cause
+from hangup.errors import DeadlineExceeded, RunAbandoned, RunCancelled, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from hangup.core.run import Run
 
 _LONGEST_CHAIN = 64
 # Starlette's BaseHTTPMiddleware, when the application below it was stopped before it
 # answered: residue of the stop, not a fault of anybody.
 _RESIDUE = ("No response returned.",)
+
+
+def error_of(run: Run) -> RunAbandoned:
+    """Return the ordinary error for a run's abandonment."""
+    abandonment = run.token.poll()
+    cause = Cause.FAILED if abandonment is None else abandonment.cause
+    detail = "" if abandonment is None else abandonment.detail
+    at = run.clock.monotonic() if abandonment is None else abandonment.at
+    kind = DeadlineExceeded if cause is Cause.DEADLINE else RunCancelled
+    elapsed = max(0.0, at - run.started_at)
+    return kind(run.id, run.name, cause.value, detail, elapsed)
 
 
 def is_signal(error: BaseException) -> bool:

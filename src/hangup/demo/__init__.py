@@ -2,10 +2,13 @@
 
 Map::
 
-    seeds, brain, journal      the model: how it answers, and its log (ground truth)
-    shapes, completions        the chat API around it
+    seeds, brain, prose        the model: how it answers, and in what words
+    asked, chat, messages      what it is asked and how it is told: two dialects
+    completions, journal       an endpoint over time, and its log (ground truth)
     model_server               the server: in a test, or as a process
-    workload, llm, telemetry   what the two agent processes share
+    workload, telemetry        what the two agent processes share
+    llm, llm_openai,           what they say to a model, through the real client of
+      llm_anthropic              one provider or the other
     agent, subagent            the research agent, and the service it calls
     population, forecast       who asks, how long their answer should take
     users, sockets             the same people over real connections, twice

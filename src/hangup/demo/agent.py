@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import sys
 from typing import TYPE_CHECKING
 
 import httpx
@@ -20,7 +21,7 @@ from starlette.routing import Route
 import hangup
 from hangup.demo import workload
 from hangup.demo.brain import DELEGATE
-from hangup.demo.llm import Messages, Model, Question, prompt
+from hangup.demo.llm import Model, Question, Talk, ToolUse, model_of, warm_up
 from hangup.demo.service import Peers, serve_process
 from hangup.demo.telemetry import PATH, USER, Telemetry
 from hangup.servers.asgi import HangupMiddleware
@@ -29,29 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractContextManager
 
-    from openai.types.chat import (
-        ChatCompletionMessageToolCallUnion,
-        ChatCompletionToolMessageParam,
-        ChatCompletionToolParam,
-    )
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
 
 _TRACER = trace.get_tracer("hangup.demo.agent")
-_TOOLS: list[ChatCompletionToolParam] = [
-    {
-        "type": "function",
-        "function": {
-            "name": name,
-            "parameters": {
-                "type": "object",
-                "properties": {"topic": {"type": "string"}},
-            },
-        },
-    }
-    for name in workload.TOOLS
-]
 
 
 class Researcher:
@@ -64,9 +47,9 @@ class Researcher:
     async def research(self, question: Question) -> str:
         """Return the answer as one text."""
         with _span("invoke_agent", workload.RESEARCH, question):
-            messages = await self._gather_notes(question, lambda _step: None)
-            answer = await self._model.ask(question, workload.ANSWER, messages)
-        return answer.content or ""
+            talk = await self._gather_notes(question, lambda _step: None)
+            answer = await self._model.ask(question, workload.ANSWER, talk)
+        return answer.text
 
     async def research_aloud(
         self,
@@ -77,8 +60,8 @@ class Researcher:
         """Return the answer, having said it piece by piece, and each step before."""
         said = []
         with _span("invoke_agent", workload.RESEARCH, question):
-            messages = await self._gather_notes(question, emit)
-            pieces = self._model.pieces(question, workload.ANSWER, messages)
+            talk = await self._gather_notes(question, emit)
+            pieces = self._model.pieces(question, workload.ANSWER, talk)
             async with contextlib.aclosing(pieces):
                 async for piece in pieces:
                     say(piece)
@@ -87,50 +70,23 @@ class Researcher:
 
     async def _gather_notes(
         self, question: Question, emit: Callable[[str], None]
-    ) -> Messages:
-        messages = prompt("Answer the question; use your tools first.", question.text)
+    ) -> Talk:
+        talk = Talk("Answer the question; use your tools first.", question.text)
         for number in range(1, workload.ROUNDS + 1):
             path = workload.plan_path(number)
-            plan = await self._model.ask(question, path, messages, _TOOLS)
+            plan = await self._model.ask(question, path, talk, workload.TOOLS)
             emit(path)
-            if not plan.tool_calls:
+            if not plan.tools:
                 break
-            messages.append(
-                {
-                    "role": "assistant",
-                    "tool_calls": [
-                        {
-                            "id": call.id,
-                            "type": "function",
-                            "function": {
-                                "name": _name(call),
-                                "arguments": _arguments(call),
-                            },
-                        }
-                        for call in plan.tool_calls
-                    ],
-                }
+            findings = await hangup.gather(
+                *(self._use_tool(question, use) for use in plan.tools), limit=4
             )
-            messages += await hangup.gather(
-                *(self._use_tool(question, call) for call in plan.tool_calls), limit=4
-            )
-        return messages
+            talk.rounds.append((plan, findings))
+        return talk
 
-    async def _use_tool(
-        self, question: Question, call: ChatCompletionMessageToolCallUnion
-    ) -> ChatCompletionToolMessageParam:
-        name = _name(call)
-        attributes = {
-            "gen_ai.operation.name": "execute_tool",
-            "gen_ai.tool.name": name,
-            USER: question.user,
-            PATH: name,
-        }
-        with _TRACER.start_as_current_span(
-            f"execute_tool {name}", attributes=attributes
-        ):
-            found = await self._work(question, name, _arguments(call))
-        return {"role": "tool", "tool_call_id": call.id, "content": found}
+    async def _use_tool(self, question: Question, use: ToolUse) -> str:
+        with _span("execute_tool", use.name, question):
+            return await self._work(question, use.name, use.arguments)
 
     async def _work(self, question: Question, tool: str, arguments: str) -> str:
         if tool == DELEGATE:
@@ -141,10 +97,11 @@ class Researcher:
         await asyncio.sleep(workload.work_seconds(question.seed, tool))
         if tool == "calculate":
             return f"The result for {arguments} is {question.seed % 1000}."
-        messages = prompt(f"Report what the {tool} found.", question.text, arguments)
+        text = f"{question.text}\n\n{arguments}"
+        talk = Talk(f"Report what the {tool} found.", text)
         if tool == "search":
-            return (await self._model.ask(question, tool, messages)).content or ""
-        pieces = self._model.pieces(question, tool, messages)
+            return (await self._model.ask(question, tool, talk)).text
+        pieces = self._model.pieces(question, tool, talk)
         async with contextlib.aclosing(pieces):
             return "".join([piece async for piece in pieces])
 
@@ -198,23 +155,24 @@ class Routes:
         await worker  # its error, if any, is this response's
 
 
-def make_app(peers: Peers, telemetry: Telemetry) -> ASGIApp:
+def make_app(peers: Peers, provider: str, telemetry: Telemetry) -> ASGIApp:
     """Return the agent, with hangup's middleware around it.
 
     The first part of the path is hangup's mode, so that one process can serve both
     passes; a service would have one mode, or one for each route.
 
     Args:
-        peers: ``model``, an OpenAI base URL, and ``subagent``, a URL.
+        peers: The URLs of ``model`` and ``subagent``.
+        provider: Whose client asks the model.
         telemetry: This process's.
     """
-    model = Model(peers["model"])
+    model = model_of(provider, peers["model"])
     subagent = httpx.AsyncClient(base_url=peers["subagent"], timeout=30.0)
     routes = Routes(Researcher(model, subagent))
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        await model.warm_up()
+        await warm_up(model)
         async with subagent:
             yield
         await model.aclose()
@@ -246,18 +204,11 @@ def _span(
     return _TRACER.start_as_current_span(f"{operation} {name}", attributes=attributes)
 
 
-def _name(call: ChatCompletionMessageToolCallUnion) -> str:
-    return call.function.name if call.type == "function" else call.custom.name
-
-
-def _arguments(call: ChatCompletionMessageToolCallUnion) -> str:
-    return call.function.arguments if call.type == "function" else call.custom.input
-
-
 def main() -> None:
-    """Serve as one of the demo's processes."""
-    telemetry = Telemetry()
-    serve_process(lambda peers: make_app(peers, telemetry))
+    """Serve as one of the demo's processes; the argument is the model's provider."""
+    provider = sys.argv[1]
+    telemetry = Telemetry(provider)
+    serve_process(lambda peers: make_app(peers, provider, telemetry))
 
 
 if __name__ == "__main__":

@@ -2,31 +2,33 @@
 
 The number of tokens, their rate and their chunks come from the seed alone, so a
 call's duration is known before it is made (:mod:`hangup.demo.forecast` relies on
-it); the text does not tell how many tokens it was.
+it). A text is as long as that many tokens are (:mod:`hangup.demo.prose`); in how many
+chunks it comes tells nothing.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import operator
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from hangup.demo import prose
 from hangup.demo.seeds import draw
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_PROSE = (
-    "the evidence suggests that most teams report lower cost after a clear limit "
-    "was set while others saw queues grow because retries kept running and nobody "
-    "read the answer which means a deadline shared by every part of the work is "
-    "worth more than faster hardware or a larger model in the cases we compared"
-)
-_WORDS = _PROSE.split()
+    from hangup.demo.asked import Asked
 
 DELEGATE = "delegate"
 """The tool a scripted plan keeps for last: by then there is something to hand over."""
+PER_MESSAGE = 4
+"""Input tokens around every message."""
+_TOKENS_AROUND_A_TOPIC = 7
+"""A tool's name and the JSON around its one argument."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,11 @@ class ToolCall:
     name: str
     arguments: Mapping[str, object] = field(default_factory=dict)
 
+    @property
+    def arguments_json(self) -> str:
+        """The arguments as they are sent."""
+        return json.dumps(dict(self.arguments))
+
 
 @dataclass(frozen=True, slots=True)
 class Script:
@@ -43,13 +50,13 @@ class Script:
 
     Attributes:
         tokens: Output tokens; None draws them, up to the request's ``max_tokens``.
-        input_tokens: Input tokens; None draws 1 to 8 per word of the prompt.
+        input_tokens: Input tokens; None goes by the length of the prompt.
         rate: Output tokens a second.
         first_token: Seconds before the first token.
         jitter: Every wait is stretched by a factor in ``1 - jitter`` to
             ``1 + jitter``.
         chunk_most: Tokens in a chunk are drawn from 1 to this.
-        text: The answer; None draws words.
+        text: The answer; None draws prose of as many tokens.
         tool_calls: Tools to ask for in place of an answer.
         plans_tools: Where the request offers tools, ask for two or three of them
             first, then for ``delegate`` alone, then for none.
@@ -99,17 +106,33 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole answer, planned: texts go with chunks one to one."""
+    """A whole answer, planned: texts and arguments go with chunks one to one.
+
+    Attributes:
+        chunks: When which tokens come.
+        texts: The answer's text, chunk by chunk.
+        tool_calls: The tools that are asked for.
+        arguments: For each chunk the pieces of arguments in it, each with the place
+            of its tool call. A call's name comes with its first piece.
+        input_tokens: Tokens of the prompt.
+    """
 
     chunks: tuple[Chunk, ...]
     texts: tuple[str, ...]
     tool_calls: tuple[ToolCall, ...]
+    arguments: tuple[tuple[tuple[int, str], ...], ...]
     input_tokens: int
 
     @property
     def output_tokens(self) -> int:
         """Tokens of all chunks."""
         return sum(chunk.tokens for chunk in self.chunks)
+
+    def begins(self, index: int, place: int) -> bool:
+        """Return whether chunk ``index`` has the first piece of a tool call."""
+        return not any(
+            place == own for own, _ in itertools.chain(*self.arguments[:index])
+        )
 
 
 def timeline(seed: int, script: Script, most: int | None = None) -> tuple[Chunk, ...]:
@@ -130,16 +153,24 @@ def timeline(seed: int, script: Script, most: int | None = None) -> tuple[Chunk,
     return tuple(chunks)
 
 
-def compose(body: Mapping[str, Any], seed: int, script: Script) -> Reply:
-    """Plan the answer to a chat completion request."""
-    most = body.get("max_completion_tokens") or body.get("max_tokens")
-    chunks = timeline(seed, script, most)
-    messages: Sequence[Mapping[str, Any]] = body.get("messages", ())
+def compose(asked: Asked, seed: int, script: Script) -> Reply:
+    """Plan the answer to a request."""
+    chunks = timeline(seed, script, asked.most)
+    total = sum(chunk.tokens for chunk in chunks)
     tool_calls = script.tool_calls or (
-        _planned_tools(body, messages, seed) if script.plans_tools else ()
+        _planned_tools(asked, seed, total) if script.plans_tools else ()
     )
-    texts = ("",) * len(chunks) if tool_calls else _texts(seed, script, len(chunks))
-    return Reply(chunks, texts, tool_calls, _input_tokens(messages, seed, script))
+    if tool_calls:
+        texts: tuple[str, ...] = ("",) * len(chunks)
+    elif script.text is not None:
+        texts = _cut(script.text, chunks)
+    else:
+        texts = _grouped(prose.tokens(seed, total), chunks)
+    tokens_in = script.input_tokens
+    if tokens_in is None:
+        tokens_in = PER_MESSAGE * len(asked.texts) + prose.counted(asked.texts, seed)
+    arguments = _arguments(tool_calls, chunks)
+    return Reply(chunks, texts, tool_calls, arguments, tokens_in)
 
 
 def planned_tools(seed: int, asked: int, offered: Sequence[str]) -> tuple[str, ...]:
@@ -153,36 +184,48 @@ def planned_tools(seed: int, asked: int, offered: Sequence[str]) -> tuple[str, .
     return ()
 
 
-def _planned_tools(
-    body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], seed: int
-) -> tuple[ToolCall, ...]:
-    offered = [tool["function"]["name"] for tool in body.get("tools") or ()]
-    asked = sum(1 for message in messages if message.get("tool_calls"))
-    return tuple(
-        ToolCall(name, {"topic": " ".join(draw(seed, name).choices(_WORDS, k=6))})
-        for name in planned_tools(seed, asked, offered)
-    )
-
-
-def _texts(seed: int, script: Script, count: int) -> tuple[str, ...]:
-    """Return ``count`` pieces of text whose length says nothing about tokens."""
-    if count == 0:
+def _planned_tools(asked: Asked, seed: int, total: int) -> tuple[ToolCall, ...]:
+    """Return tool calls whose arguments are about as long as ``total`` tokens."""
+    names = planned_tools(seed, asked.rounds, asked.tools)
+    if not names:
         return ()
-    if script.text is not None:
-        size = math.ceil(len(script.text) / count)
-        return tuple(script.text[i * size : (i + 1) * size] for i in range(count))
-    rng = draw(seed, "text")
+    each = max(1, total // len(names) - _TOKENS_AROUND_A_TOPIC)
     return tuple(
-        "".join(f"{rng.choice(_WORDS)} " for _ in range(rng.randint(1, 4)))
-        for _ in range(count)
+        ToolCall(name, {"topic": "".join(prose.tokens(seed + place, each)).strip()})
+        for place, name in enumerate(names)
     )
 
 
-def _input_tokens(
-    messages: Sequence[Mapping[str, Any]], seed: int, script: Script
-) -> int:
-    if script.input_tokens is not None:
-        return script.input_tokens
-    rng = draw(seed, "input")
-    words = sum(len(str(message.get("content") or "").split()) for message in messages)
-    return sum(rng.randint(1, 8) for _ in range(max(1, words)))
+def _grouped(tokens: Sequence[str], chunks: Sequence[Chunk]) -> tuple[str, ...]:
+    """Return the text of each chunk: as many of the tokens as it holds."""
+    stream = iter(tokens)
+    return tuple("".join(itertools.islice(stream, chunk.tokens)) for chunk in chunks)
+
+
+def _cut(text: str, chunks: Sequence[Chunk]) -> tuple[str, ...]:
+    """Return a given text cut in proportion to the chunks' tokens."""
+    if not chunks:
+        return ()
+    ends = list(itertools.accumulate(chunk.tokens for chunk in chunks))
+    marks = [0, *(len(text) * end // ends[-1] for end in ends)]
+    return tuple(text[a:b] for a, b in itertools.pairwise(marks))
+
+
+def _arguments(
+    calls: Sequence[ToolCall], chunks: Sequence[Chunk]
+) -> tuple[tuple[tuple[int, str], ...], ...]:
+    """Cut the arguments of all calls, one after the other, over the chunks."""
+    whole = [call.arguments_json for call in calls]
+    places = [place for place, text in enumerate(whole) for _ in text]
+    pieces = []
+    begin = 0
+    for piece in _cut("".join(whole), chunks):
+        owners = itertools.groupby(
+            zip(places[begin : begin + len(piece)], piece, strict=True),
+            key=operator.itemgetter(0),
+        )
+        pieces.append(
+            tuple((place, "".join(char for _, char in part)) for place, part in owners)
+        )
+        begin += len(piece)
+    return tuple(pieces)

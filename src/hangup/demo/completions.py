@@ -1,4 +1,4 @@
-"""The chat endpoint as a pure ASGI app: generates over time, notices the close.
+"""A model's endpoint as a pure ASGI app: generates over time, notices the close.
 
 The request's own receive task tells within a loop turn that the caller hung up,
 for streams and for plain calls alike; nothing waits for a write to fail.
@@ -10,32 +10,37 @@ import asyncio
 import json
 import time
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from starlette.responses import JSONResponse
 
 from hangup.demo.brain import Script, compose
+from hangup.demo.chat import Chat
 from hangup.demo.journal import CallRecord, ModelLog
 from hangup.demo.seeds import seed_of
-from hangup.demo.shapes import Shapes, error
-from hangup.demo.workload import PATH_HEADER, USER_HEADER
+from hangup.demo.workload import PATH_HEADER, SEED_HEADER, USER_HEADER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from starlette.types import Receive, Scope, Send
 
-OnClose = Literal["stop", "finish"]
+    from hangup.demo.asked import Dialect, Shapes
+    from hangup.demo.brain import Reply
+    from hangup.demo.workload import OnClose
+
 SCRIPT_HEADER = "x-model-script"
+"""A header that scripts one request."""
 
 
-class ChatCompletions:
-    """``POST /v1/chat/completions``.
+class Completions:
+    """The endpoint that answers, in one dialect or another.
 
     Args:
         log: Where every call is written down.
         script_for: The script of the next call to a model.
-        seed: Seeds requests that bring no ``seed`` of their own, by their number.
+        dialect: What is spoken.
+        seed: Seeds requests that bring no seed of their own, by their number.
         on_close: ``stop`` ends generating when the caller hangs up, ``finish``
             goes on to the end of the answer, as some providers do.
 
@@ -47,6 +52,7 @@ class ChatCompletions:
         self,
         log: ModelLog,
         script_for: Callable[[str], Script],
+        dialect: Dialect | None = None,
         *,
         seed: int = 0,
         on_close: OnClose = "stop",
@@ -56,6 +62,7 @@ class ChatCompletions:
             self.stopping.set()
         self._log = log
         self._script_for = script_for
+        self._dialect: Dialect = Chat() if dialect is None else dialect
         self._seed = seed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,28 +73,27 @@ class ChatCompletions:
             for name, value in scope["headers"]
         }
         try:
-            body = json.loads(await _read_body(receive))
-            script = self._script_for(str(body["model"]))
+            asked = self._dialect.asked(json.loads(await _read_body(receive)))
+            script = self._script_for(asked.model)
             if SCRIPT_HEADER in headers:
                 script = script.overridden(headers[SCRIPT_HEADER])
+            seed = self._seed_of(asked.seed, headers)
         except (ValueError, KeyError, TypeError) as mistake:
-            response = JSONResponse(error(repr(mistake)), HTTPStatus.BAD_REQUEST)
+            body = self._dialect.error(repr(mistake))
+            response = JSONResponse(body, HTTPStatus.BAD_REQUEST)
             await response(scope, receive, send)
             return
         except ConnectionResetError:
             return
         number = self._log.opened
-        seed = body.get("seed")
-        if seed is None:
-            seed = seed_of(self._seed, "request", number)
-        reply = compose(body, seed, script)
+        reply = compose(asked, seed, script)
         failing = script.status >= HTTPStatus.BAD_REQUEST
         record = CallRecord(
-            id=f"chatcmpl-{number:06d}",
+            id=f"{number:06d}",
             user=headers.get(USER_HEADER, ""),
             path=headers.get(PATH_HEADER, ""),
-            model=str(body["model"]),
-            stream=bool(body.get("stream")),
+            model=asked.model,
+            stream=asked.stream,
             opened=opened,
             status=script.status,
             input_tokens=0 if failing else reply.input_tokens,
@@ -95,46 +101,53 @@ class ChatCompletions:
         )
         self._log.add(record)
         line = _Line(self._log, record, receive, send, self.stopping)
-        shapes = Shapes(record.id, record.model, reply)
+        shapes = self._dialect.shapes(number, asked.model, reply)
         try:
             if script.silent:
                 await line.until_gone()
             elif failing:
                 if await line.alive_at(opened + script.first_token):
-                    await line.send_json(error("scripted"), script.status)
+                    await line.send_json(self._dialect.error("scripted"), script.status)
             elif record.stream:
-                options = body.get("stream_options") or {}
-                await _stream(line, shapes, usage=bool(options.get("include_usage")))
+                await _stream(line, reply, shapes, usage=asked.tells_usage)
             else:
-                await _whole(line, shapes)
+                await _whole(line, reply, shapes)
         finally:
             line.over()
 
+    def _seed_of(self, own: int | None, headers: Mapping[str, str]) -> int:
+        if SEED_HEADER in headers:
+            return int(headers[SEED_HEADER])
+        return seed_of(self._seed, "request", self._log.opened) if own is None else own
 
-async def _whole(line: _Line, shapes: Shapes) -> None:
+
+async def _whole(line: _Line, reply: Reply, shapes: Shapes) -> None:
     record = line.record
-    chunks = [(record.opened + c.offset, c.tokens) for c in shapes.reply.chunks]
+    chunks = [(record.opened + c.offset, c.tokens) for c in reply.chunks]
     generating = await line.alive_at(chunks[-1][0] if chunks else record.opened)
     now = time.monotonic()
     record.chunks = [chunk for chunk in chunks if generating or chunk[0] <= now]
     if generating and not record.cut:
         await line.send_json(shapes.whole())
-        record.usage_sent = True
+        record.input_sent = record.usage_sent = True
 
 
-async def _stream(line: _Line, shapes: Shapes, *, usage: bool) -> None:
+async def _stream(line: _Line, reply: Reply, shapes: Shapes, *, usage: bool) -> None:
     record = line.record
     await line.send_head(b"text/event-stream; charset=utf-8")
-    for index, chunk in enumerate(shapes.reply.chunks):
+    opening = shapes.opening()
+    for index, chunk in enumerate(reply.chunks):
         if not await line.alive_at(record.opened + chunk.offset):
             return
         record.chunks.append((time.monotonic(), chunk.tokens))
         line.changed()
-        await line.send_event(shapes.chunk(index))
-    if usage and not record.cut:
-        await line.send_event(shapes.usage_chunk())
-        record.usage_sent = True
-    await line.send(b"data: [DONE]\n\n", more=False)
+        # With the first token, not before it: that is when providers open, too.
+        await line.send(opening + shapes.chunk(index), more=True)
+        record.input_sent |= bool(opening) and not record.cut
+        opening = b""
+    if not record.cut:
+        await line.send(opening + shapes.closing(usage=usage), more=False)
+        record.input_sent = record.usage_sent = usage
 
 
 class _Line:
@@ -182,10 +195,6 @@ class _Line:
     async def send_head(self, content_type: bytes, *more: tuple[bytes, bytes]) -> None:
         """Send the status 200: a caller may wait for it before it reads."""
         await self._head(HTTPStatus.OK, content_type, *more)
-
-    async def send_event(self, data: dict[str, Any]) -> None:
-        """Send one server-sent event."""
-        await self.send(f"data: {json.dumps(data)}\n\n".encode(), more=True)
 
     async def send_json(self, data: dict[str, Any], status: int = 200) -> None:
         """Send a whole response."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hangup.demo.brain import planned_tools, timeline
 from hangup.demo.workload import (
     ANSWER,
@@ -15,11 +17,14 @@ from hangup.demo.workload import (
     work_seconds,
 )
 
+if TYPE_CHECKING:
+    from hangup.demo.brain import Script
+
 _OVERHEAD = 0.02
 """Seconds a call costs beyond the model's own time: two clients, two servers."""
 
 
-def forecast(seed: int) -> float:
+def forecast(seed: int, script: Script = SCRIPT) -> float:
     """Return the seconds from question to complete answer, nobody interfering.
 
     The sum the agent's code makes: plan, the slowest tool, plan, the subagent,
@@ -28,22 +33,22 @@ def forecast(seed: int) -> float:
     first = plan_path(1)
     tools = planned_tools(call_seed(seed, first), 0, TOOLS)
     return (
-        _call(seed, first)
-        + max(_tool(seed, tool) for tool in tools)
-        + _call(seed, plan_path(2))
+        _call(seed, script, first)
+        + max(_tool(seed, script, tool) for tool in tools)
+        + _call(seed, script, plan_path(2))
         + _OVERHEAD
-        + _call(seed, CLAIMS)
-        + max(_call(seed, path) for path in CHECKS)
-        + _call(seed, plan_path(3))
-        + _call(seed, ANSWER)
+        + _call(seed, script, CLAIMS)
+        + max(_call(seed, script, path) for path in CHECKS)
+        + _call(seed, script, plan_path(3))
+        + _call(seed, script, ANSWER)
     )
 
 
-def _tool(seed: int, tool: str) -> float:
+def _tool(seed: int, script: Script, tool: str) -> float:
     seconds = work_seconds(seed, tool)
-    return seconds if tool == "calculate" else seconds + _call(seed, tool)
+    return seconds if tool == "calculate" else seconds + _call(seed, script, tool)
 
 
-def _call(seed: int, path: str) -> float:
-    chunks = timeline(call_seed(seed, path), SCRIPT, most_tokens(path))
+def _call(seed: int, script: Script, path: str) -> float:
+    chunks = timeline(call_seed(seed, path), script, most_tokens(path))
     return chunks[-1].offset + _OVERHEAD

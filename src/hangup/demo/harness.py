@@ -23,12 +23,11 @@ from hangup.demo.population import population
 from hangup.demo.results import Demo, Pass
 from hangup.demo.sockets import get_json
 from hangup.demo.users import visit_all
-from hangup.demo.workload import MODES
+from hangup.demo.workload import MODES, Setting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from hangup.demo.completions import OnClose
     from hangup.demo.population import User
 
 _SETTLES_WITHIN = 45.0
@@ -43,8 +42,8 @@ class NotSettledError(RuntimeError):
 async def run_demo(
     users: int,
     seed: int,
+    setting: Setting | None = None,
     *,
-    on_close: OnClose = "stop",
     on_progress: Callable[[str, int], None] = lambda _mode, _done: None,
 ) -> Demo:
     """Run both passes.
@@ -52,21 +51,23 @@ async def run_demo(
     Args:
         users: How many people ask.
         seed: Seeds the people and the model.
-        on_close: What the model does when a caller hangs up.
+        setting: Which model, and how it behaves.
         on_progress: Told of the mode and the number of visits that are over.
 
     Raises:
         NotSettledError: A pass did not come to rest.
         RuntimeError: A process did not start.
     """
-    people = population(users, seed)
-    async with _processes(seed, on_close) as rig:
+    setting = setting or Setting()
+    people = population(users, seed, setting.first_token)
+    async with _processes(seed, setting) as rig:
         await rig.until_settled("warm-up")
         passes = []
         for mode in MODES:
             progress = functools.partial(on_progress, mode)
             passes.append(await rig.run_pass(mode, people, progress))
-    return Demo(version("hangup"), users, seed, *passes)
+    observe, enforce = passes
+    return Demo(version("hangup"), users, seed, observe, enforce, setting)
 
 
 @dataclass(frozen=True)
@@ -123,21 +124,26 @@ class _Rig:
 
 
 @contextlib.asynccontextmanager
-async def _processes(seed: int, on_close: OnClose) -> AsyncIterator[_Rig]:
+async def _processes(seed: int, setting: Setting) -> AsyncIterator[_Rig]:
     """Start the three side by side; all are ended in any case."""
+    model_options = {
+        "--seed": str(seed),
+        "--provider-on-close": setting.on_close,
+        "--first-token": str(setting.first_token),
+    }
     starts = [
         asyncio.ensure_future(Child.start(f"hangup.demo.{module}", *arguments))
         for module, *arguments in (
-            ("model_server", "--seed", str(seed), "--provider-on-close", on_close),
-            ("agent",),
-            ("subagent",),
+            ("model_server", *itertools.chain(*model_options.items())),
+            ("agent", setting.provider),
+            ("subagent", setting.provider),
         )
     ]
     try:
         model, agent, subagent = await asyncio.gather(*starts)
         model.serve({})
-        subagent.serve({"model": f"{model.url}/v1"})
-        agent.serve({"model": f"{model.url}/v1", "subagent": subagent.url})
+        subagent.serve({"model": model.url})
+        agent.serve({"model": model.url, "subagent": subagent.url})
         yield _Rig(model, agent, subagent)
     finally:
         started = await asyncio.gather(*starts, return_exceptions=True)

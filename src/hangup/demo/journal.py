@@ -19,7 +19,7 @@ class CallRecord:
     """One request to the model, as the server saw it.
 
     Attributes:
-        id: The completion's id.
+        id: The call's number.
         user: The caller's tag (header ``X-Demo-User``), or "".
         path: Where in the caller's work the call belongs (``X-Demo-Path``), or "".
         model: As requested.
@@ -34,7 +34,8 @@ class CallRecord:
         ended: When generating was over: ``closed``, or later for a provider that
             goes on after the close.
         cut: The caller hung up before it had the whole response.
-        usage_sent: The caller was told the usage.
+        input_sent: The caller was told the input tokens.
+        usage_sent: The caller was told the whole usage.
         headers: The request's headers, lower case. Not part of the JSON.
     """
 
@@ -50,6 +51,7 @@ class CallRecord:
     closed: float | None = None
     ended: float | None = None
     cut: bool = False
+    input_sent: bool = False
     usage_sent: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
 

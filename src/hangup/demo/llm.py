@@ -1,4 +1,4 @@
-"""The demo agents' model calls: the real OpenAI client, tagged and seeded.
+"""What the demo's agents say to a model, whoever provides it.
 
 The user's tag travels as a plain header of the demo's own, so that the model
 server's log tells whose call it was without any help from hangup.
@@ -6,29 +6,25 @@ server's log tells whose call it was without any help from hangup.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
-
-from openai import AsyncOpenAI, omit
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from hangup.demo.workload import (
-    MODEL,
     PATH_HEADER,
+    SEED_HEADER,
     USER_HEADER,
     call_seed,
-    most_tokens,
+    plan_path,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
-    from openai.types.chat import (
-        ChatCompletionMessage,
-        ChatCompletionMessageParam,
-        ChatCompletionToolParam,
-    )
-
-Messages = list["ChatCompletionMessageParam"]
+TOOL_SCHEMA: dict[str, object] = {
+    "type": "object",
+    "properties": {"topic": {"type": "string"}},
+}
+"""What every tool of the demo takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,65 +48,79 @@ class Question:
         """Return the JSON that carries the rest on."""
         return {"seed": self.seed, "question": self.text}
 
+    def model_headers(self, path: str) -> dict[str, str]:
+        """Return the headers of the model call at ``path``."""
+        seed = str(call_seed(self.seed, path))
+        return {**self.headers(), PATH_HEADER: path, SEED_HEADER: seed}
 
-class Model:
-    """Chat completions for the steps of one question at a time."""
 
-    def __init__(self, base_url: str) -> None:
-        self._client = AsyncOpenAI(base_url=base_url, api_key="demo")
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """A tool that the model asks for; ``arguments`` is a JSON object."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One whole answer of the model: a text, or tools to use."""
+
+    text: str
+    tools: tuple[ToolUse, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """A conversation with the model.
+
+    Attributes:
+        instruction: The system's.
+        text: What it is about.
+        rounds: What the model then asked for, each with what its tools found.
+    """
+
+    instruction: str
+    text: str
+    rounds: list[tuple[Said, Sequence[str]]] = field(default_factory=list)
+
+
+class Model(Protocol):
+    """A provider's client, for the steps of one question at a time."""
 
     async def ask(
-        self,
-        question: Question,
-        path: str,
-        messages: Iterable[ChatCompletionMessageParam],
-        tools: Iterable[ChatCompletionToolParam] | None = None,
-    ) -> ChatCompletionMessage:
-        """Return the answer, whole."""
-        completion = await self._client.chat.completions.create(
-            model=MODEL,
-            messages=messages,
-            tools=omit if tools is None else tools,
-            max_tokens=most_tokens(path),
-            seed=call_seed(question.seed, path),
-            extra_headers={**question.headers(), PATH_HEADER: path},
-        )
-        return completion.choices[0].message
+        self, question: Question, path: str, talk: Talk, tools: Sequence[str] = ()
+    ) -> Said:
+        """Return the answer, whole; it may ask for one of the tools."""
+        ...
 
-    async def pieces(
-        self,
-        question: Question,
-        path: str,
-        messages: Iterable[ChatCompletionMessageParam],
+    def pieces(
+        self, question: Question, path: str, talk: Talk
     ) -> AsyncGenerator[str, None]:
-        """Yield the answer piece by piece; usage is asked for."""
-        stream = await self._client.chat.completions.create(
-            model=MODEL,
-            messages=messages,
-            max_tokens=most_tokens(path),
-            seed=call_seed(question.seed, path),
-            stream=True,
-            stream_options={"include_usage": True},
-            extra_headers={**question.headers(), PATH_HEADER: path},
-        )
-        async with stream:
-            async for chunk in stream:
-                if chunk.choices and chunk.choices[0].delta.content:
-                    yield chunk.choices[0].delta.content
-
-    async def warm_up(self) -> None:
-        """Make one call outside any run, so that first-call imports are done."""
-        question = Question("warm-up", 0, "Are you there?")
-        await self.ask(question, "plan 1", prompt("Answer briefly.", question.text))
+        """Yield the answer piece by piece."""
+        ...
 
     async def aclose(self) -> None:
         """Close the client's connections."""
-        await self._client.close()
+        ...
 
 
-def prompt(instruction: str, *notes: str) -> Messages:
-    """Return a system message and what it is about."""
-    return [
-        {"role": "system", "content": instruction},
-        {"role": "user", "content": "\n\n".join(notes)},
-    ]
+def model_of(provider: str, url: str) -> Model:
+    """Return the client of a provider, whose server is at ``url``.
+
+    Only that provider's package is imported.
+    """
+    if provider == "anthropic":
+        from hangup.demo.llm_anthropic import AnthropicModel  # noqa: PLC0415
+
+        return AnthropicModel(url)
+    from hangup.demo.llm_openai import OpenAIModel  # noqa: PLC0415
+
+    return OpenAIModel(f"{url}/v1")
+
+
+async def warm_up(model: Model) -> None:
+    """Make one call outside any run, so that first-call imports are done."""
+    question = Question("warm-up", 0, "Are you there?")
+    await model.ask(question, plan_path(1), Talk("Answer briefly.", question.text))

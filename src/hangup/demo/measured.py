@@ -11,7 +11,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Sums over the metrics of all processes of a pass."""
+    """Sums over the metrics of all processes of a pass.
+
+    Attributes:
+        delivered_tokens: Input and output, as the other tokens.
+        sunk_tokens: Before T0.
+        wasted_tokens: After it.
+        wasted_usd: The dollars for them.
+        refusals: Calls that were refused.
+        unknown_usage_calls: Calls with tokens that nobody can know.
+        unknown_tokens_bound: The most that those may be.
+        outcome_unknown_calls: Calls whose provider may have gone on unseen.
+        estimated_tokens: How many of the tokens above are estimates.
+        sunk_estimated_tokens: How many of the sunk.
+        wasted_estimated_tokens: How many of the wasted.
+    """
 
     delivered_tokens: int
     sunk_tokens: int
@@ -19,6 +33,11 @@ class Measured:
     wasted_usd: float
     refusals: int
     unknown_usage_calls: int
+    unknown_tokens_bound: int = 0
+    outcome_unknown_calls: int = 0
+    estimated_tokens: int = 0
+    sunk_estimated_tokens: int = 0
+    wasted_estimated_tokens: int = 0
 
     def to_json(self) -> dict[str, float]:
         """Return the sums by name."""
@@ -52,7 +71,11 @@ def measured_of(points: Sequence[Mapping[str, Any]]) -> Measured:
     def tokens(fate: str) -> int:
         return int(_sum(points, "hangup.tokens", **{"hangup.fate": fate}))
 
-    wasted = {"hangup.fate": "wasted"}
+    def estimated(**where: str) -> int:
+        where = {"hangup.basis": "estimated", **where}
+        return int(_sum(points, "hangup.estimated.tokens", **where))
+
+    sunk, wasted = {"hangup.fate": "sunk"}, {"hangup.fate": "wasted"}
     refuse = {"hangup.decision": "refuse"}
     return Measured(
         delivered_tokens=tokens("delivered"),
@@ -61,6 +84,11 @@ def measured_of(points: Sequence[Mapping[str, Any]]) -> Measured:
         wasted_usd=round(_sum(points, "hangup.cost.usd", **wasted), 6),
         refusals=int(_sum(points, "hangup.refusals", **refuse)),
         unknown_usage_calls=int(_sum(points, "hangup.unknown.calls")),
+        unknown_tokens_bound=int(_sum(points, "hangup.unknown.tokens.bound")),
+        outcome_unknown_calls=int(_sum(points, "hangup.outcome_unknown.calls")),
+        estimated_tokens=estimated(),
+        sunk_estimated_tokens=estimated(**sunk),
+        wasted_estimated_tokens=estimated(**wasted),
     )
 
 

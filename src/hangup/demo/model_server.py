@@ -1,10 +1,12 @@
-"""An OpenAI-chat-compatible model server that writes down what it generated when.
+"""A model server that writes down what it generated when.
+
+It speaks OpenAI's chat completions and Anthropic's messages.
 
 In tests::
 
     async with ModelServer() as model:
         model.script("gpt-4o-mini", Script(tokens=40, rate=20))
-        ...  # point an SDK at model.base_url
+        ...  # point an SDK at model.base_url (OpenAI) or model.url (Anthropic)
         await model.log.closed_count(1)
 
 As a process of its own: ``python -m hangup.demo.model_server`` (see
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Self
@@ -24,8 +27,10 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from hangup.demo.brain import Script
-from hangup.demo.completions import ChatCompletions, OnClose
+from hangup.demo.chat import Chat
+from hangup.demo.completions import Completions
 from hangup.demo.journal import ModelLog
+from hangup.demo.messages import Messages
 from hangup.demo.service import QuietServer, listen, serve_process
 from hangup.demo.workload import SCRIPT
 
@@ -33,6 +38,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from starlette.requests import Request
+
+    from hangup.demo.workload import OnClose
 
 
 class ModelServer:
@@ -61,12 +68,18 @@ class ModelServer:
         self.log = ModelLog()
         self._default = default or Script()
         self._scripts: dict[str, deque[Script]] = {}
-        self._chat = ChatCompletions(
-            self.log, self._script_for, seed=seed, on_close=on_close
-        )
+        self._endpoints = {
+            dialect.path: Completions(
+                self.log, self._script_for, dialect, seed=seed, on_close=on_close
+            )
+            for dialect in (Chat(), Messages())
+        }
         self.app = Starlette(
             routes=[
-                Route("/v1/chat/completions", self._chat, methods=["POST"]),
+                *(
+                    Route(path, endpoint, methods=["POST"])
+                    for path, endpoint in self._endpoints.items()
+                ),
                 Route("/v1/models", self._models),
                 Route("/log", self._log),
             ]
@@ -81,7 +94,7 @@ class ModelServer:
 
     @property
     def url(self) -> str:
-        """``http://127.0.0.1:PORT``; the log is at ``/log``."""
+        """``http://127.0.0.1:PORT``, an Anthropic client's; the log is at ``/log``."""
         return f"http://127.0.0.1:{self._port}"
 
     @property
@@ -106,7 +119,8 @@ class ModelServer:
     ) -> None:
         """Stop serving."""
         if self._server is not None and self._serving is not None:
-            self._chat.stopping.set()
+            for endpoint in self._endpoints.values():
+                endpoint.stopping.set()
             self._server.hang_up()
             await self._serving
 
@@ -135,10 +149,11 @@ def main() -> None:
     parser.add_argument(
         "--provider-on-close", choices=("stop", "finish"), default="stop"
     )
+    parser.add_argument("--first-token", type=float, default=SCRIPT.first_token)
     args = parser.parse_args()
     model = ModelServer(
         seed=args.seed,
-        default=SCRIPT,
+        default=dataclasses.replace(SCRIPT, first_token=args.first_token),
         on_close=args.provider_on_close,
     )
     serve_process(lambda _peers: model.app)

@@ -47,8 +47,8 @@ def _tiles(demo: Demo) -> str:
     tiles = [
         _tile(
             "Tokens wasted after the user left",
-            f"{observe.truth.wasted_tokens:,}",
-            f"{enforce.truth.wasted_tokens:,}",
+            f"{observe.truth.all_wasted_tokens:,}",
+            f"{enforce.truth.all_wasted_tokens:,}",
             f"{demo.wasted_tokens_ratio:.2%} of the waste is left",
         ),
         _tile(

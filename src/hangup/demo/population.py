@@ -7,12 +7,16 @@ after it. The others wait as long as it takes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from hangup.demo.forecast import forecast
 from hangup.demo.seeds import draw, seed_of
-from hangup.demo.workload import EDGE_BUDGET
+from hangup.demo.workload import EDGE_BUDGET, SCRIPT
+
+if TYPE_CHECKING:
+    from hangup.demo.brain import Script
 
 _ARRIVALS_PER_SECOND = 7.5
 _LEAVING, _NEAR = 0.4, 0.1
@@ -59,8 +63,17 @@ class User:
         return EDGE_BUDGET if self.budget is None else min(self.budget, EDGE_BUDGET)
 
 
-def population(users: int, seed: int) -> tuple[User, ...]:
-    """Return that many users; the same for the same arguments."""
+def population(
+    users: int, seed: int, first_token: float = SCRIPT.first_token
+) -> tuple[User, ...]:
+    """Return that many users; the same for the same arguments.
+
+    Args:
+        users: How many.
+        seed: Everything is drawn from it.
+        first_token: The model's; how long answers should take depends on it.
+    """
+    script = replace(SCRIPT, first_token=first_token)
     rng = draw(seed, "population")
     near = round(users * _NEAR)
     leaving = round(users * _LEAVING)
@@ -72,15 +85,15 @@ def population(users: int, seed: int) -> tuple[User, ...]:
     for index, kind in enumerate(kinds):
         turn = turns[kind]
         turns[kind] += 1
-        made.append(_user(seed, index, kind, turn))
+        made.append(_user(seed, script, index, kind, turn))
     return tuple(made)
 
 
-def _user(seed: int, index: int, kind: Kind, turn: int) -> User:
+def _user(seed: int, script: Script, index: int, kind: Kind, turn: int) -> User:
     """Return one user; ``turn`` alternates route and side within a kind."""
     rng = draw(seed, "user", index)
     own_seed = seed_of(seed, "question", index)
-    expected = forecast(own_seed)
+    expected = forecast(own_seed, script)
     leaves_after = budget = None
     if kind is Kind.LEAVES:
         leaves_after = expected * rng.uniform(*_LEAVES_WITHIN)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hangup.demo.measured import Measured, Runs, measured_of, runs_of
 from hangup.demo.truth import StopSeconds, Truth, stop_seconds, truth_of
-from hangup.demo.workload import ENFORCE, OBSERVE
+from hangup.demo.workload import ENFORCE, OBSERVE, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -80,6 +80,7 @@ class Demo:
     seed: int
     observe: Pass
     enforce: Pass
+    setting: Setting = field(default_factory=Setting)
 
     @property
     def passes(self) -> dict[str, Pass]:
@@ -90,10 +91,11 @@ class Demo:
     def wasted_tokens_ratio(self) -> float:
         """What enforcing left of the waste: truth of enforce / truth of observe.
 
-        0.0 where observe wasted nothing.
+        All of the waste, also what a provider generated unseen. 0.0 where observe
+        wasted nothing.
         """
-        before = self.observe.truth.wasted_tokens
-        return self.enforce.truth.wasted_tokens / before if before else 0.0
+        before = self.observe.truth.all_wasted_tokens
+        return self.enforce.truth.all_wasted_tokens / before if before else 0.0
 
     @cached_property
     def lost_answers(self) -> tuple[str, ...]:
@@ -123,6 +125,9 @@ class Demo:
             "version": self.version,
             "users": self.users,
             "seed": self.seed,
+            "provider": self.setting.provider,
+            "provider_on_close": self.setting.on_close,
+            "first_token_seconds": self.setting.first_token,
             "passes": {mode: one.to_json() for mode, one in self.passes.items()},
             "wasted_tokens_ratio": round(self.wasted_tokens_ratio, 5),
         }

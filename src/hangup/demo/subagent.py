@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import TYPE_CHECKING
 
 from opentelemetry import trace
@@ -12,7 +13,7 @@ from starlette.routing import Route
 
 import hangup
 from hangup.demo import workload
-from hangup.demo.llm import Model, Question, prompt
+from hangup.demo.llm import Model, Question, Talk, model_of, warm_up
 from hangup.demo.service import Peers, serve_process
 from hangup.demo.telemetry import PATH, USER, Telemetry
 from hangup.servers.asgi import HangupMiddleware
@@ -56,24 +57,25 @@ class Checker:
     async def _ask(
         self, question: Question, path: str, instruction: str, *notes: str
     ) -> str:
-        messages = prompt(instruction, question.text, *notes)
-        return (await self._model.ask(question, path, messages)).content or ""
+        talk = Talk(instruction, "\n\n".join([question.text, *notes]))
+        return (await self._model.ask(question, path, talk)).text
 
 
-def make_app(peers: Peers, telemetry: Telemetry) -> ASGIApp:
+def make_app(peers: Peers, provider: str, telemetry: Telemetry) -> ASGIApp:
     """Return the subagent, with hangup's middleware around it.
 
     It enforces; a request whose run is only observed brings that mode along.
 
     Args:
-        peers: ``model``, an OpenAI base URL.
+        peers: The URL of ``model``.
+        provider: Whose client asks the model.
         telemetry: This process's.
     """
-    model = Model(peers["model"])
+    model = model_of(provider, peers["model"])
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        await model.warm_up()
+        await warm_up(model)
         yield
         await model.aclose()
 
@@ -85,9 +87,10 @@ def make_app(peers: Peers, telemetry: Telemetry) -> ASGIApp:
 
 
 def main() -> None:
-    """Serve as one of the demo's processes."""
-    telemetry = Telemetry()
-    serve_process(lambda peers: make_app(peers, telemetry))
+    """Serve as one of the demo's processes; the argument is the model's provider."""
+    provider = sys.argv[1]
+    telemetry = Telemetry(provider)
+    serve_process(lambda peers: make_app(peers, provider, telemetry))
 
 
 if __name__ == "__main__":

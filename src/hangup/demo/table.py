@@ -14,10 +14,17 @@ if TYPE_CHECKING:
     from hangup.demo.results import Demo, Pass
 
 
+_LEGEND = """\
+truth: the model server's log and the users' clocks; measured: hangup's metrics.
+untold: cut before the usage came, so only an estimate can know.
+unseen: in an answer that never came, or generated after the close; in no row
+above. hangup counts such calls, and bounds their tokens."""
+
+
 def table_of(demo: Demo) -> Group:
     """Return the comparison, to be printed by rich."""
     table = Table(
-        title=f"{demo.users} users, seed {demo.seed}, the same people twice",
+        title=_title(demo),
         title_justify="left",
         title_style="bold",
         header_style="bold",
@@ -26,11 +33,21 @@ def table_of(demo: Demo) -> Group:
     table.add_column("")
     table.add_column("observe", justify="right")
     table.add_column("enforce", justify="right")
-    for section in (_RUNS, _TOKENS, _SECONDS):
+    for section in (_RUNS, _TOKENS, _UNTOLD, _SECONDS):
         for name, cell in section:
             table.add_row(name, cell(demo.observe), cell(demo.enforce))
         table.add_section()
     return Group(Text(), table, Text(), *_verdict(demo))
+
+
+def _title(demo: Demo) -> str:
+    setting = demo.setting
+    close = {"stop": "stops at the close", "finish": "bills on after the close"}
+    return (
+        f"{demo.users} users, seed {demo.seed}, the same people twice\n"
+        f"{setting.provider}, first token after {setting.first_token:g} s, "
+        f"{close[setting.on_close]}"
+    )
 
 
 def _verdict(demo: Demo) -> list[Text]:
@@ -46,11 +63,7 @@ def _verdict(demo: Demo) -> list[Text]:
             f"Answers in time that went missing or changed: {broken}.",
             style="bold red" if broken else "",
         ),
-        Text(
-            "truth: the model server's log and the users' clocks; "
-            "measured: hangup's metrics.",
-            style="dim",
-        ),
+        Text(_LEGEND, style="dim"),
     ]
 
 
@@ -77,9 +90,19 @@ _TOKENS: tuple[tuple[str, Callable[[Pass], str]], ...] = (
     ("  measured", lambda one: f"{one.measured.sunk_tokens:,}"),
     ("tokens wasted, truth", lambda one: f"{one.truth.wasted_tokens:,}"),
     ("  measured", lambda one: f"{one.measured.wasted_tokens:,}"),
-    ("tokens no client can know", lambda one: f"{one.truth.unknown_tokens:,}"),
-    ("  calls measured as unknown", lambda one: f"{one.measured.unknown_usage_calls}"),
     ("dollars wasted, measured", lambda one: f"{one.measured.wasted_usd:.6f}"),
+)
+
+_UNTOLD: tuple[tuple[str, Callable[[Pass], str]], ...] = (
+    ("of these untold, truth", lambda one: f"{one.truth.estimated_tokens:,}"),
+    ("  estimated", lambda one: f"{one.measured.estimated_tokens:,}"),
+    ("beside these unseen, truth", lambda one: f"{one.truth.unknown_tokens:,}"),
+    (
+        "  at most, by hangup's bound",
+        lambda one: f"{one.measured.unknown_tokens_bound:,}",
+    ),
+    ("  calls of unknown usage", lambda one: f"{one.measured.unknown_usage_calls}"),
+    ("  calls of unknown outcome", lambda one: f"{one.measured.outcome_unknown_calls}"),
 )
 
 _SECONDS: tuple[tuple[str, Callable[[Pass], str]], ...] = (

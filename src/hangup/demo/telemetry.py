@@ -1,8 +1,9 @@
 """What an agent process installs, and what it tells the harness about itself.
 
 Installed as a service would: SDK providers, the OpenAI and HTTPX instrumentations,
-hangup. The plumbing under ``/demo`` stands beside hangup's middleware, not behind
-it: reading the numbers does not change them.
+hangup. Anthropic's client makes its own spans and needs no instrumentation. The
+plumbing under ``/demo`` stands beside hangup's middleware, not behind it: reading the
+numbers does not change them.
 """
 
 from __future__ import annotations
@@ -37,9 +38,13 @@ PATH = "demo.path"
 
 
 class Telemetry:
-    """The providers of this process, instrumented."""
+    """The providers of this process, instrumented.
 
-    def __init__(self) -> None:
+    Args:
+        provider: Of the model.
+    """
+
+    def __init__(self, provider: str) -> None:
         self._reader = InMemoryMetricReader()
         self._steps = _Steps()
         meters = MeterProvider(metric_readers=[self._reader])
@@ -47,7 +52,8 @@ class Telemetry:
         tracers.add_span_processor(self._steps)
         metrics.set_meter_provider(meters)
         trace.set_tracer_provider(tracers)
-        OpenAIInstrumentor().instrument()
+        if provider == "openai":
+            OpenAIInstrumentor().instrument()
         HTTPXClientInstrumentor().instrument()
         hangup.instrument(tracer_provider=tracers, meter_provider=meters)
 

@@ -157,11 +157,12 @@ class _Drawing:
 
 def _verdict(panel: Panel) -> tuple[str, str]:
     """Return how a run ended, in a few words, and whether that is good."""
-    wasted = panel.truth.wasted_tokens
+    wasted = panel.truth.all_wasted_tokens
     if panel.t0 is not None:
         stopped = max(0.0, panel.stopped - panel.t0)
         after = f"{stopped:.2f} s" if stopped >= 1 else f"{stopped * 1000:.1f} ms"
-        spent = f"{wasted:,} tokens wasted" if wasted else "nothing wasted"
+        noun = "token" if wasted == 1 else "tokens"
+        spent = f"{wasted:,} {noun} wasted" if wasted else "nothing wasted"
         ended = f"stopped after {after}, {spent}"
         if not panel.left:
             return "over", f"{ended}, answer lost"

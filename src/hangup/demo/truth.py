@@ -12,18 +12,30 @@ nobody is refused, so an answer that came late was still delivered and its visit
 has no T0.
 
 **Tokens** are input and output. Input is spent when the call reaches the model
-(``opened``), all of it; output when the model generated it, chunk by chunk. That
-includes what was generated for a caller who was cut off, and after the caller hung
-up by a provider that goes on.
+(``opened``), all of it; output when the model generated it, chunk by chunk. Of each
+token either the wire told the caller, or it did not:
+
+- *told*: of calls whose caller was sent the usage, all tokens; of a stream that opened
+  with its input and was cut, the input;
+- *estimated*: the rest of what a caller could see and nobody counted: a stream that was
+  cut before its usage came, as far as it had been sent, and the input of any such call,
+  which the caller wrote itself. Only an estimate can know how many tokens these are;
+- *unknown*: what nobody but the model saw: the output of a call that was no stream and
+  was cut in flight, and what a provider generated after it had seen the close. What it
+  generated between the caller's last look and the close it saw is a chunk or two, on
+  its way when the socket closed: that counts as estimated.
+
+The sums, of which *delivered*, *sunk*, *wasted* and *unknown* add up to everything:
 
 - *delivered*: tokens of visits that got their whole answer;
 - *sunk*: tokens spent before T0, *wasted*: at or after T0;
 - *wasted calls*: calls that reached the model at or after T0, which are waste from
   the first token on;
 - *cut calls*: calls whose caller hung up before the whole response had come;
-- *unknown tokens*: all tokens of calls that were cut before the caller was told
-  the usage (a stream before its usage chunk, any other call in flight). They are
-  in *sunk* and *wasted* too, as the model generated them; no client can know them.
+- *unknown tokens*: in none of the three above. Of them *wasted unknown* is what was
+  generated at or after T0, waste that has to be under hangup's bound of the unknown;
+- *estimated tokens*: contained in the three above, and *sunk estimated* and *wasted
+  estimated* in theirs.
 
 **Stop seconds** of a visit with a T0 that made any call: from T0 until the last of
 its model connections was closed or its exchange was over; 0 where all were over
@@ -33,12 +45,13 @@ before.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from hangup.demo.journal import CallRecord
     from hangup.demo.users import Visit
@@ -54,12 +67,21 @@ class Truth:
     wasted_calls: int = 0
     cut_calls: int = 0
     unknown_tokens: int = 0
+    wasted_unknown_tokens: int = 0
+    estimated_tokens: int = 0
+    sunk_estimated_tokens: int = 0
+    wasted_estimated_tokens: int = 0
 
     def __add__(self, other: Truth) -> Truth:
         names = [entry.name for entry in fields(self)]
         return Truth(
             **{name: getattr(self, name) + getattr(other, name) for name in names}
         )
+
+    @property
+    def all_wasted_tokens(self) -> int:
+        """Everything that was spent after T0, also what only the model knows of."""
+        return self.wasted_tokens + self.wasted_unknown_tokens
 
     def to_json(self) -> dict[str, int]:
         """Return the sums by name."""
@@ -120,22 +142,48 @@ def truth_of(visits: Iterable[Visit], calls: Iterable[CallRecord]) -> Truth:
     )
 
 
+class Known(StrEnum):
+    """What the caller can know of a token; see the module."""
+
+    TOLD = "told"
+    ESTIMATED = "estimated"
+    UNKNOWN = "unknown"
+
+
 def visit_truth(visit: Visit, calls: Sequence[CallRecord]) -> Truth:
     """Return the sums of one visit and its calls."""
-    cut = [call for call in calls if call.cut]
-    unknown = sum(call.total_tokens for call in cut if not call.usage_sent)
-    t0 = visit.t0
-    if t0 is None:
-        total = sum(call.total_tokens for call in calls)
-        return Truth(delivered_tokens=total, cut_calls=len(cut), unknown_tokens=unknown)
-    portions = [split_tokens(call, t0) for call in calls]
+    t0 = math.inf if visit.t0 is None else visit.t0
+    sums: Counter[tuple[bool, Known]] = Counter()
+    for call in calls:
+        for at, tokens, known in _pieces(call):
+            sums[at >= t0, known] += tokens
+    before = sums[False, Known.TOLD] + sums[False, Known.ESTIMATED]
+    useful = visit.t0 is None
     return Truth(
-        sunk_tokens=sum(before for before, _ in portions),
-        wasted_tokens=sum(after for _, after in portions),
+        delivered_tokens=before if useful else 0,
+        sunk_tokens=0 if useful else before,
+        wasted_tokens=sums[True, Known.TOLD] + sums[True, Known.ESTIMATED],
         wasted_calls=sum(1 for call in calls if call.opened >= t0),
-        cut_calls=len(cut),
-        unknown_tokens=unknown,
+        cut_calls=sum(1 for call in calls if call.cut),
+        unknown_tokens=sums[False, Known.UNKNOWN] + sums[True, Known.UNKNOWN],
+        wasted_unknown_tokens=sums[True, Known.UNKNOWN],
+        estimated_tokens=sums[False, Known.ESTIMATED] + sums[True, Known.ESTIMATED],
+        sunk_estimated_tokens=0 if useful else sums[False, Known.ESTIMATED],
+        wasted_estimated_tokens=sums[True, Known.ESTIMATED],
     )
+
+
+def _pieces(call: CallRecord) -> Iterator[tuple[float, int, Known]]:
+    """Yield when which tokens were spent, and what the caller can know of them."""
+    told = call.input_sent or call.usage_sent
+    yield call.opened, call.input_tokens, Known.TOLD if told else Known.ESTIMATED
+    for at, tokens in call.chunks:
+        known = Known.UNKNOWN
+        if call.usage_sent:
+            known = Known.TOLD
+        elif call.stream and (call.closed is None or at < call.closed):
+            known = Known.ESTIMATED
+        yield at, tokens, known
 
 
 def stop_seconds(visits: Iterable[Visit], calls: Iterable[CallRecord]) -> StopSeconds:

@@ -5,18 +5,24 @@ Shared by the agents, who do the work, and the forecast, which adds it up.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 from hangup.demo.brain import DELEGATE, Script
 from hangup.demo.seeds import draw, seed_of
 
-MODEL = "gpt-4o-mini"
-"""A real model's name, so that its tokens have a price."""
+OnClose = Literal["stop", "finish"]
+MODELS = {"openai": "gpt-4o-mini", "anthropic": "claude-haiku-4-5"}
+"""Real models' names by provider, so that their tokens have a price."""
 
-SCRIPT = Script(plans_tools=True, rate=65.0, first_token=0.15, jitter=0.3)
+SCRIPT = Script(plans_tools=True, rate=90.0, first_token=0.15, jitter=0.3)
 """How the demo's model answers."""
 
 USER_HEADER = "x-demo-user"
 PATH_HEADER = "x-demo-path"
 """Plain headers of the demo's own: whose call it is, and which."""
+SEED_HEADER = "x-model-seed"
+"""The seed of an answer, in a dialect that has no field for it."""
 
 OBSERVE, ENFORCE = "observe", "enforce"
 MODES = (OBSERVE, ENFORCE)
@@ -30,13 +36,28 @@ ROUNDS = 4
 """Planning rounds at most; the scripted model is content after the third."""
 
 _MOST_TOKENS = {
-    "plan": 24,
+    "plan": 44,
     "search": 44,
     "read": 40,
     "claims": 40,
     "check": 32,
     "answer": 72,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What the demo is run with beside its people.
+
+    Attributes:
+        provider: Whose dialect and client are used: a key of :data:`MODELS`.
+        on_close: Whether the model stops or finishes when its caller hangs up.
+        first_token: Seconds before the model's first token.
+    """
+
+    provider: str = "openai"
+    on_close: OnClose = "stop"
+    first_token: float = SCRIPT.first_token
 
 
 def plan_path(number: int) -> str:

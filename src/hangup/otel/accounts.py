@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from hangup import config
 from hangup.core import registry
+from hangup.core.policy import Decision
 from hangup.otel import names, runspan
+from hangup.otel.instruments import stopping_since
 from hangup.otel.labels import FewValues
 from hangup.otel.statements import Statement
 from hangup.spend.ledger import Ledger
@@ -118,7 +120,7 @@ class Accounts(registry.RunObserver):
         if abandonment is None:
             return
         labels = {names.CAUSE: abandonment.cause.value, names.MODE: run.mode.value}
-        took = run.clock.monotonic() - abandonment.at
+        took = run.clock.monotonic() - stopping_since(run, abandonment)
         self._instruments.stop_duration.record(took, labels)
         if unsettled:
             self._instruments.unsettled.add(
@@ -129,9 +131,13 @@ class Accounts(registry.RunObserver):
         """Count a run whose task swallowed the stop."""
         self._instruments.swallowed.add(1, {names.RUN_NAME: self._name(run)})
 
-    def refused(self, run: Run, kind: str, cause: Cause, decision: str) -> None:
+    def refused(
+        self, run: Run, kind: str, cause: Cause, decision: str, model: str | None
+    ) -> None:
         """Count a refused call, or one that would have been."""
         self._instruments.add_refusal(1, kind, cause.value, decision, self._name(run))
+        if decision == Decision.REFUSE and model is not None:
+            self._instruments.avoided.refused(run, kind, cause, model)
 
     def drain(self) -> None:
         """Post the books of runs that were garbage collected open."""

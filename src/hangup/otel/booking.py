@@ -16,7 +16,7 @@ from hangup.otel.prices import provider_of
 from hangup.spend.fate import Basis, Metering
 from hangup.spend.pricing import Cost, add_usd
 from hangup.spend.profile import metering_of
-from hangup.spend.reported import calculated
+from hangup.spend.reported import billed, calculated
 from hangup.spend.usage import Usage, read_aggregate, read_first_token, read_usage
 
 if TYPE_CHECKING:
@@ -72,6 +72,9 @@ class Booking:
         )
         if exchange.outcome_unknown:
             self._note_outcome_unknown(exchange)
+        elif exchange.cut:
+            model = self._model(exchange, {})
+            self._instruments.avoided.cut(exchange, model)
         if reported or above is None:
             self._book_exchange(exchange)
         elif above.estimates is None:
@@ -146,6 +149,8 @@ class Booking:
                 None if cost is None else cost.total,
                 in_run=call.run is not None,
             )
+        if usage is not None and _is_whole(call, usage):
+            self._instruments.avoided.record(model, call.kind, usage, cost)
         self._post(call, model, usage, first_token, cost, metering)
 
     def _cost(
@@ -159,8 +164,21 @@ class Booking:
         cost = None
         if usage is not None:
             known = calculated(attributes) if call.kind in MODEL_CALLS else None
+            provider, bill, batch = provider_of(attributes), None, False
+            if isinstance(call, Exchange):
+                provider, bill = call.provider, call.billed
+                said = call.meter.raw_usage
+                if said is not None:
+                    told = billed(said)
+                    bill = bill if told is None else told
+                    batch = said.get("service_tier") == "batch"
             cost = self._pricer.cost(
-                model, usage, provider=provider_of(attributes), calculated=known
+                model,
+                usage,
+                provider=provider,
+                reported=bill,
+                calculated=known,
+                batch=batch,
             )
         if call.kind != calls.TOOL:
             return cost
@@ -223,6 +241,17 @@ class Booking:
         bound = exchange.meter.unknown_bound
         if bound:
             self._instruments.unknown_bound.add(bound, labels)
+
+
+def _is_whole(call: Call, usage: Usage) -> bool:
+    """Whether a call ran to its end and said what it used: fit for the history."""
+    if not complete(call.kind, usage) or call.kind not in MODEL_CALLS:
+        return False
+    if not isinstance(call, Exchange):
+        return not call.estimates
+    meter = call.meter
+    known = (meter.input_basis, meter.output_basis)
+    return not call.cut and known == (Basis.REPORTED, Basis.REPORTED)
 
 
 def complete(kind: str, usage: Usage | None) -> bool:

@@ -13,6 +13,7 @@ from hangup.otel import calls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from decimal import Decimal
 
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.trace import Span, SpanContext
@@ -80,6 +81,9 @@ class Exchange(Call):
         legible: Whether the meter could be fed: not where the content encoding is one
             that the standard library cannot undo.
         complete: Whether the answer was read to its end.
+        provider: Who serves it, as prices know it; "" where the host does not tell.
+        stops: Whether the provider is known to stop when its caller hangs up.
+        billed: The bill in the answer's head, in dollars.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -89,6 +93,9 @@ class Exchange(Call):
         self.status = 0
         self.legible = True
         self.complete = False
+        self.provider = ""
+        self.stops = False
+        self.billed: Decimal | None = None
         self.span_id = next(_numbers)
         self._context: SpanContext | None = None
 
@@ -109,6 +116,11 @@ class Exchange(Call):
     @property
     def outcome_unknown(self) -> bool:
         """Whether it was cut: the provider may have gone on, and may bill it."""
+        return self.cut and not (self.stops and self.meter.streamed)
+
+    @property
+    def cut(self) -> bool:
+        """Whether its answer was not read to the end."""
         return not (self.free or self.complete or self.meter.finished)
 
     @property

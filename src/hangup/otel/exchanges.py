@@ -7,20 +7,31 @@ where nobody made a span.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from opentelemetry import trace
 
+from hangup import config
 from hangup.core.admission import admit, stop_here
 from hangup.core.tree import current_task
 from hangup.otel import calls
 from hangup.otel.call import MODEL_CALLS, Exchange, least_time
 from hangup.otel.context import run_in
+from hangup.otel.hosts import host_listed
 from hangup.spend.meter import Meter
 
 if TYPE_CHECKING:
     from hangup.core.run import Run
     from hangup.otel.recorder import Recorder
+
+
+_PROVIDERS: Final = (
+    (".openai.com", "openai"),
+    (".anthropic.com", "anthropic"),
+    (".googleapis.com", "google"),
+    (".openai.azure.com", "azure"),
+    (".openrouter.ai", "openrouter"),
+)
 
 
 class _Watch:
@@ -81,10 +92,11 @@ def open_request(host: str, path: str, body: bytes | None) -> Opening:
             refusal = stop_here(run)  # counted when the call began
         else:
             needs = run.settings.needs
-            model = None if meter is None or not needs else meter.request_model
-            refusal = admit(
-                run, calls.INFERENCE, least_time(needs, calls.INFERENCE, model)
-            )
+            model = None
+            if meter is not None and (needs or not _goes_on(run)):
+                model = meter.request_model  # parses the body: not for nothing
+            least = least_time(needs, calls.INFERENCE, model)
+            refusal = admit(run, calls.INFERENCE, least, model)
         if refusal is not None:
             return Opening(run, None, refusal)
     if meter is None or recorder is None:
@@ -93,6 +105,8 @@ def open_request(host: str, path: str, body: bytes | None) -> Opening:
     exchange.run = run
     exchange.parent = around
     exchange.stands_in(here)
+    exchange.provider = _provider_at(host)
+    exchange.stops = host_listed(host, config.current().stops_on_close)
     recorder.start_exchange(exchange)
     meter.started_at = exchange.started_at
     return Opening(run, exchange)
@@ -102,6 +116,19 @@ def end(exchange: Exchange) -> None:
     """Close an exchange: its answer was read, cut, or never came. Idempotent."""
     if _Watch.recorder is not None:
         _Watch.recorder.end_exchange(exchange)
+
+
+def _goes_on(run: Run) -> bool:
+    return run.token.abandonment is None and run.remaining() > 0
+
+
+def _provider_at(host: str) -> str:
+    """Return who serves there, as prices know it; "" for anybody."""
+    name = f".{host.lower()}"
+    for suffix, provider in _PROVIDERS:
+        if name.endswith(suffix):
+            return provider
+    return ""
 
 
 def _is_same_call(around: object) -> bool:

@@ -249,7 +249,7 @@ class Guard:
             return stop_here(run)  # the same call again: decided and counted already
         needs = settings.needs
         least = least_time(needs, call.kind, call.model) if needs else 0.0
-        refusal = admit(run, call.kind, least)
+        refusal = admit(run, call.kind, least, call.model)
         # Raising here kills a stdio MCP server; its adapter answers with an error.
         return None if span_kind is _SERVER else refusal
 

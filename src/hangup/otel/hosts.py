@@ -59,6 +59,20 @@ def host_allowed(host: str, extra: Sequence[str] = ()) -> bool:
     return _host_allowed(host[: _LONGEST + 2], tuple(extra))
 
 
+def host_listed(host: str, patterns: Sequence[str]) -> bool:
+    """Say whether ``host`` is on a list, written as for :func:`host_allowed`."""
+    return bool(patterns) and _host_listed(host[: _LONGEST + 2], tuple(patterns))
+
+
+@lru_cache(maxsize=1024)
+def _host_listed(host: str, patterns: tuple[str, ...]) -> bool:
+    name = host.strip().lower().removeprefix("[").removesuffix("]").removesuffix(".")
+    address = _address(name)
+    if address is not None:
+        return "*" in patterns or any(address in one for one in _networks(patterns))
+    return any(_matches(name, pattern) for pattern in patterns)
+
+
 @lru_cache(maxsize=1024)
 def _host_allowed(host: str, extra: tuple[str, ...]) -> bool:
     name = host.strip().lower().removeprefix("[").removesuffix("]").removesuffix(".")

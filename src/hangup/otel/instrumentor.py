@@ -97,6 +97,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         meters: metrics.MeterProvider,
         loggers: LoggerProvider,
     ) -> None:
+        self._meters, self._loggers = meters, loggers
         instruments = self._instruments_on(meters)
         self._recorder = Recorder(instruments, self._pricer)
         logger = loggers.get_logger(names.SCOPE, installed_version())
@@ -115,7 +116,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         propagator.install(on_lost=instruments.baggage_lost.add)
         for adapter in _ADAPTERS:
             guarded(importlib.import_module(adapter).install)
-        atexit.register(self._flush)
+        atexit.register(self._at_exit)
         if not self._forks and hasattr(os, "register_at_fork"):
             self._forks = True
             os.register_at_fork(after_in_child=self._after_fork)
@@ -172,7 +173,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
             guarded(importlib.import_module(adapter).uninstall)
         exchanges.watch(None)
         propagator.uninstall()
-        atexit.unregister(self._flush)
+        atexit.unregister(self._at_exit)
         registry.remove_observer(settlement.observer())
         registry.remove_observer(accounts)
         set_bridge(None)
@@ -197,6 +198,25 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         if accounts is not None:
             guarded(self._recorder.settle, PATIENCE)
             guarded(accounts.drain)
+
+    def flush(self, timeout: float = 5.0) -> None:
+        """Export what has been measured so far. Thread-safe; raises nothing.
+
+        Blocks, for about ``timeout`` seconds at most per provider: not for event loops.
+        """
+        if getattr(self, "_accounts", None) is None:
+            return
+        self._before_collect()
+        tracers = getattr(self, "_provider", None)
+        for provider in (tracers, self._meters, self._loggers):
+            force_flush = getattr(provider, "force_flush", None)
+            if force_flush is not None:
+                guarded(force_flush, int(timeout * 1000))
+
+    def _at_exit(self) -> None:
+        # What still runs now reaches nobody any more: it was not delivered.
+        guarded(registry.shutdown)
+        self._flush()
 
     def _flush(self) -> None:
         accounts = getattr(self, "_accounts", None)

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 from opentelemetry import trace
 from opentelemetry.metrics import Observation
 
+from hangup.config import OnDisconnect
 from hangup.core import registry
 from hangup.core.cause import Cause
 from hangup.core.policy import Decision
 from hangup.otel import calls, names
+from hangup.otel.avoidance import Avoidance
 from hangup.otel.labels import FewValues, Room
 from hangup.otel.metered import Metered
 from hangup.spend.fate import Basis, Fate
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter
 
     from hangup.config import Mode
+    from hangup.core.cause import Abandonment
     from hangup.core.run import Run
     from hangup.spend.posting import Posting
 
@@ -76,6 +79,7 @@ class Instruments:
         self._call_room = Room(len(calls.KINDS) * _FATE_SETS)
         self._refusal_room = Room(2 * len(calls.KINDS) * len(Cause))
         self._token_room = Room(_MODES * _FATE_SETS * 2)
+        self.avoided = Avoidance(meter, self.models, self.names)
         self.info = {names.VERSION: version, names.MODE: mode}
         self._before_collect = before_collect
 
@@ -222,6 +226,7 @@ class Instruments:
         if ("model", model, name, mode) in self._seeded:
             return
         self._seeded.add(("model", model, name, mode))
+        self.avoided.seed(model, name)
         self.metered.seed(model)
         self.unknown.add(0, {names.MODEL: model})
         self.unknown_bound.add(0, {names.MODEL: model})
@@ -331,7 +336,7 @@ class Instruments:
     def after_fork(self) -> None:
         """Take locks of one's own in a child process."""
         rooms = (self._run_room, self._call_room, self._refusal_room, self._token_room)
-        for part in (self.names, self.models, self.metered, *rooms):
+        for part in (self.names, self.models, self.metered, self.avoided, *rooms):
             part.after_fork()
 
     def _observe_info(self, _options: CallbackOptions) -> Iterable[Observation]:
@@ -346,11 +351,19 @@ class Instruments:
 
     def _observe_oldest(self, _options: CallbackOptions) -> Iterable[Observation]:
         ages = [
-            run.clock.monotonic() - run.token.abandonment.at
+            run.clock.monotonic() - stopping_since(run, run.token.abandonment)
             for run in _live_roots()
             if run.token.abandonment is not None
         ]
         yield Observation(max(ages, default=0.0))
+
+
+def stopping_since(run: Run, abandonment: Abandonment) -> float:
+    """Return from when on a run was to stop: T0, but for a grace the end of that."""
+    graceful = run.root.absence.on_disconnect is OnDisconnect.GRACE
+    if graceful and abandonment.cause is Cause.DISCONNECT:
+        return abandonment.noticed_at
+    return abandonment.at
 
 
 def _live_roots() -> list[Run]:

@@ -48,6 +48,13 @@ SWALLOWED: Final = "hangup.cancel.swallowed"
 BAGGAGE_LOST: Final = "hangup.baggage.lost"
 """``{request}``: requests whose baggage was too large for all of its entries."""
 
+# Estimates, never mixed with the above
+
+AVOIDED_TOKENS: Final = "hangup.avoided.tokens"
+"""``{token}``: estimate of what refusing and cutting calls kept from being spent."""
+AVOIDED_COST: Final = "hangup.avoided.cost.usd"
+"""``{USD}``: the same in dollars."""
+
 # Gauges and up-down counters
 
 ACTIVE: Final = "hangup.run.active"
@@ -144,12 +151,12 @@ MOST_LABEL_SETS: Final = 2_000
 """Of one instrument; the SDK's own limit, past which it drops labels."""
 # How many Prometheus series all metrics make together, at most; a histogram counts its
 # buckets, sum and count. Tested.
-SERIES_AT_FIRST: Final = 469
+SERIES_AT_FIRST: Final = 481
 """For one run name, one model and one mode, no tenant listed."""
-SERIES_PER_RUN_NAME: Final = 334
+SERIES_PER_RUN_NAME: Final = 346
 """More for each further run name that uses one of these models."""
-SERIES_PER_MODEL: Final = 52
-"""More for each further model, and 42 more for each further run name that uses it."""
+SERIES_PER_MODEL: Final = 64
+"""More for each further model, and 54 more for each further run name that uses it."""
 SERIES_PER_MODE: Final = 204
 """More for each further mode that runs of the same name and model are in."""
 SERIES_PER_TENANT: Final = 4

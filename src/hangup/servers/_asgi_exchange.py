@@ -39,6 +39,7 @@ class Exchange:
     # Class-level defaults, as in the reader.
     _started = False  # the response has begun: nothing else can be said
     _last = False  # the last of it is being, or was, handed to the server
+    _alone = False  # the client left, and the run goes on without it
     _answer: asyncio.Task[None] | None = None
     _run: Run | None = None
 
@@ -75,9 +76,12 @@ class Exchange:
         """Note that the application returned; call it while the run is open."""
         raise NotImplementedError
 
-    def left(self, run: Run) -> None:
-        """Note that the client left."""
+    def left(self, run: Run, message: Message | None) -> None:
+        """Note that the client left; ``message`` is the server's word of it, if any."""
         raise NotImplementedError
+
+    def goes_on_alone(self) -> None:
+        """See to a run that goes on although its client left."""
 
     async def say(self, cause: Cause) -> None:
         """Tell the caller why there is no answer, if that can still be said."""
@@ -119,13 +123,19 @@ class Exchange:
         )
 
     async def forward(self, message: Message) -> None:
-        """Hand a message to the server, unchanged."""
+        """Hand a message to the server, unchanged.
+
+        Servers take what is sent to a client that left and drop it, or fail. Where the
+        run goes on without its client, the application does not hear of either.
+        """
         try:
             await self._send(message)
-        except OSError:
+        except Exception as error:
             # ASGI 2.4: the server's way to say, on a send, that the client is gone.
-            self._on_gone()
-            raise
+            if isinstance(error, OSError):
+                self._on_gone()
+            if not self._alone:
+                raise
 
     async def hand_over(self, message: Message, *, failed: str | None) -> None:
         """Forward the last message of a response, and record the outcome of the run.
@@ -148,8 +158,11 @@ class Exchange:
                 self._last = False
                 if isinstance(error, OSError) or self.reader.gone:
                     self._on_gone()
-            raise
-        if failed is not None and not run.latent:
+            if not self._alone or not isinstance(error, Exception):
+                raise
+            self._last = True
+        self.reader.let_go()
+        if (failed is not None and not run.latent) or run.absence.away:
             return
         if run.mode is Mode.ENFORCE:
             # The stop did not come before the server had taken it: the answer stands,
@@ -176,6 +189,7 @@ class Exchange:
     def _abandoned(self, run: Run) -> None:
         abandonment = run.token.abandonment
         silent = (None, Cause.FAILED, Cause.DISCONNECT)
+        self._on_loop(self.reader.let_go)
         if run.work.acts and (abandonment and abandonment.cause) not in silent:
             self._on_loop(self.begin_answer)
 
@@ -213,10 +227,30 @@ class Exchange:
         except Exception:  # the caller cannot be reached: there is nobody to tell
             _logger.debug("the answer to an abandoned run was not sent", exc_info=True)
 
-    def _on_gone(self, _message: Message | None = None) -> None:
+    def _on_gone(self, message: Message | None = None) -> None:
         run = self._run
-        if run is not None and not self._last:
-            self.left(run)
+        if run is None or self._last:
+            return
+        if not run.absence.returned:
+            self.left(run, message)
+        if _goes_on(run):
+            self._alone = True
+            self.goes_on_alone()
+
+
+def _goes_on(run: Run) -> bool:
+    """Whether the run goes on although its client left, and hangup sees to that.
+
+    In observe mode the application hears of the client whatever it hears without us.
+    """
+    absence = run.absence
+    return (
+        (absence.returned or absence.may_return)
+        and run.mode.refuses
+        and not run.latent
+        and run.delivered_at is None
+        and run.token.abandonment is None
+    )
 
 
 def failure(status: int) -> str | None:

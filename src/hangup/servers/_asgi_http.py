@@ -46,13 +46,26 @@ class HttpExchange(Exchange):
     def returned(self) -> None:
         """Fail the run of an application that did not complete its response."""
         run = self._run
-        if run is None or self._last or run.latent or run.abandonment is not None:
+        if run is None or run.latent or run.abandonment is not None:
             return
-        run.cancel(Cause.FAILED, "returned without completing the response")
+        absence = run.absence
+        if absence.ever or absence.returned:
+            # While the caller is away, the end of the scope settles it.
+            if absence.left_at is None or (self._last and not absence.away):
+                run.deliver()
+            elif not absence.away:
+                # It was to be finished, but gave up because its client left.
+                run.cancel(Cause.DISCONNECT, at=absence.left_at)
+        elif not self._last:
+            run.cancel(Cause.FAILED, "returned without completing the response")
 
-    def left(self, run: Run) -> None:
-        """Abandon the run; a latent one remembers it, should it ever spend."""
-        run.cancel(Cause.DISCONNECT)
+    def left(self, run: Run, _message: Message | None) -> None:
+        """Say so to the run; a latent one remembers it, should it ever spend."""
+        run.leave()
+
+    def goes_on_alone(self) -> None:
+        """Keep it from the application: frameworks cut their response short on it."""
+        self.reader.withhold()
 
     async def say(self, cause: Cause) -> None:
         """Send the response for ``cause``, or leave one that has begun unfinished."""

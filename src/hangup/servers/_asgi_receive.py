@@ -71,6 +71,7 @@ class Reader:
     _closed = False
     _watching = False
     _gone: Message | None = None
+    _withheld = False  # it is not for the application, yet
     _task: asyncio.Task[None] | None = None
     _error: Exception | None = None
     _buffer: deque[Message] | None = None
@@ -106,7 +107,8 @@ class Reader:
         """Return the next message; what the application gets as its ``receive``.
 
         May be cancelled while it waits: no message is lost. After the disconnect it
-        returns that message again, at once, however often it is called.
+        returns that message again, at once, however often it is called; where that is
+        withheld it waits.
 
         Raises:
             Exception: What the server's ``receive`` raised, in its place in the order.
@@ -115,14 +117,30 @@ class Reader:
         while True:
             if self._buffer:
                 return self._take(self._buffer)
-            if self._gone is not None:
+            if self._gone is not None and not self._withheld:
                 return self._gone
             if self._error is not None:
                 error, self._error = self._error, None
                 raise error
-            if self._task is None and not self._busy:
-                return await self._read()
+            if self._gone is None and self._task is None and not self._busy:
+                message = await self._read()
+                if message is not self._gone or not self._withheld:
+                    return message
+                continue
             await self._change()
+
+    def withhold(self) -> None:
+        """Keep the disconnect from the application: its run goes on without a client.
+
+        Frameworks cut a response short when they hear of it.
+        """
+        self._withheld = True
+
+    def let_go(self) -> None:
+        """Let the application have the disconnect, now or when it comes. Idempotent."""
+        if self._withheld:
+            self._withheld = False
+            self._wake()
 
     def watch(self) -> None:
         """Look out for the disconnect from now on, as far as the rules let it.
@@ -141,6 +159,7 @@ class Reader:
     async def close(self) -> None:
         """Stop reading; returns when the reading task has ended. Idempotent."""
         self._closed = True
+        self.let_go()
         task = self._task
         if task is not None and not task.done():
             task.cancel()

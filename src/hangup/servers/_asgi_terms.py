@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hangup import config
-from hangup.config import Mode
+from hangup.config import Mode, OnDisconnect
 from hangup.core.clock import SYSTEM_CLOCK
 from hangup.core.deadline import Deadline, check_budget
 from hangup.core.scope import RunScope
@@ -47,20 +47,29 @@ class RouteSettings:
         mode: off, observe, refuse or enforce. Not given: the application's.
         name: What the run is called in metrics. Not given: the route template.
         tenant: Whom the work is for.
+        on_disconnect: abandon, grace or finish. Not given: the application's.
+        grace: Seconds to come back in. Not given: the application's.
 
     Raises:
-        ConfigError: A budget that is negative or NaN, an unknown mode.
+        ConfigError: A budget or grace that is negative or NaN, an unknown mode or
+            ``on_disconnect``.
     """
 
     budget: float | Unset | None = UNSET
     mode: Mode | str | None = None
     name: str | None = None
     tenant: str | None = None
+    on_disconnect: OnDisconnect | str | None = None
+    grace: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.budget, Unset):
             check_budget(self.budget, setting="route budget")
         object.__setattr__(self, "mode", config.read_mode("route mode", self.mode))
+        meant = config.read_on_disconnect("route on_disconnect", self.on_disconnect)
+        object.__setattr__(self, "on_disconnect", meant)
+        grace = config.read_seconds("route grace", self.grace)
+        object.__setattr__(self, "grace", grace)
 
 
 class Opening(NamedTuple):
@@ -89,6 +98,8 @@ class _Plan(NamedTuple):
     http_budget: float | None
     stream_budget: float | None
     socket_budget: float | None
+    on_disconnect: OnDisconnect | None  # None: abandon, and then there is no grace
+    grace: float | None
 
     def budget_of(self, scope: Scope, fields: Fields) -> float | None:
         if scope["type"] == "websocket":
@@ -145,9 +156,13 @@ class Terms:
         tenant: str | None = None,
         routes: Mapping[str, RouteSettings | Mapping[str, Any]] | None = None,
         budget_header: str | None = None,
+        on_disconnect: OnDisconnect | str | None = None,
+        grace: float | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         check_budget(budget)
+        self._on_disconnect = config.read_on_disconnect("on_disconnect", on_disconnect)
+        self._grace = config.read_seconds("grace", grace)
         self._budget = budget
         self._mode = config.read_mode("mode", mode)
         self._name = name
@@ -166,7 +181,14 @@ class Terms:
         """Whether anything was set in code."""
         return bool(self._routes) or any(
             value is not None
-            for value in (self._budget, self._mode, self._name, self._tenant)
+            for value in (
+                self._budget,
+                self._mode,
+                self._name,
+                self._tenant,
+                self._on_disconnect,
+                self._grace,
+            )
         )
 
     def opening(self, scope: Scope) -> Opening | None:
@@ -181,9 +203,9 @@ class Terms:
         fields = Fields(scope, plans.budget_header)
         inbound = fields.inbound()
         if inbound is not None:
-            mode = mode.least(inbound.mode)
-            if mode is Mode.OFF:
-                return None
+            # Never off: what comes in may keep us from acting, not from measuring.
+            off = inbound.mode is Mode.OFF
+            mode = mode.least(Mode.OBSERVE if off else inbound.mode)
         budget = plan.budget_of(scope, fields)
         if fields.budget is not None:
             budget = self._tightened(budget, fields.budget)
@@ -201,6 +223,8 @@ class Terms:
             joined=inbound is not None,
             latent=True,
             server=True,
+            on_disconnect=plan.on_disconnect,
+            grace=plan.grace,
             clock=self._clock,
         )
         return Opening(run, plan.name, plan.pattern or scope["type"], inbound)
@@ -230,6 +254,9 @@ class Terms:
         else:
             http = stream = socket = route.budget
         mode = Mode(route.mode or self._mode or Mode.ENFORCE)
+        meant = route.on_disconnect or self._on_disconnect or settings.on_disconnect
+        graces = (route.grace, self._grace, settings.grace)
+        given = (seconds for seconds in graces if seconds is not None)
         return _Plan(
             pattern,
             mode.least(settings.mode),
@@ -238,6 +265,8 @@ class Terms:
             http,
             stream,
             socket,
+            None if meant is OnDisconnect.ABANDON else OnDisconnect(meant),
+            None if meant is OnDisconnect.ABANDON else next(given),
         )
 
     def _tightened(self, budget: float | None, text: bytes) -> float | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hangup.core.cause import Cause
 from hangup.servers import _asgi_respond as respond
 from hangup.servers._asgi_exchange import Exchange, failure
+from hangup.servers._asgi_lifespan import closed_by_shutdown, shut_down
 
 if TYPE_CHECKING:
+    from hangup.core.cause import Cause
     from hangup.core.run import Run
     from hangup.servers._asgi_receive import Message
 
@@ -42,20 +43,23 @@ class SocketExchange(Exchange):
     def returned(self) -> None:
         """Deliver the run: what was to be said was said."""
         run = self._run
-        if run is not None and run.abandonment is None:
+        if run is not None and run.abandonment is None and not run.absence.away:
             run.deliver()
 
-    def left(self, run: Run) -> None:
+    def left(self, run: Run, message: Message | None) -> None:
         """Tell a client that walks away from an answer from one that has it.
 
         A handler that waits for the next message, with no spending call open, has said
         all it had to say; the close is then the end of the conversation. Only a run per
-        message (``hangup.run`` in the handler) knows more.
+        message (``hangup.run`` in the handler) knows more. The disconnect is never
+        withheld here: a handler asks for messages, and no other will come.
         """
         if run.open_calls == 0 and self.reader.wanted:
             run.deliver()
+        elif closed_by_shutdown(message) and not run.absence.may_return:
+            shut_down(run)
         else:
-            run.cancel(Cause.DISCONNECT)
+            run.leave()
 
     async def say(self, cause: Cause) -> None:
         """Close the connection for ``cause``; refuse one that is not accepted yet."""

@@ -18,6 +18,23 @@ its client does. From the first spending call on
   Once the response has begun it is left unfinished, so that nobody takes a part for
   the whole.
 
+A client's leaving means what ``on_disconnect`` says:
+
+- ``abandon``: nobody will receive the result;
+- ``grace``: nothing is refused or cut for so many seconds. ``run.reattach()`` in them,
+  from the request that comes back (:func:`hangup.find_run` finds the run), makes it
+  nothing, and then the normal end of the application delivers the run. Without one the
+  run was abandoned when the client left; so it was where the application came to its
+  end meanwhile: that result has reached nobody;
+- ``finish``: it is recorded (caller ``gone``). The end of the response delivers the
+  run.
+
+``run.deliver()``, called because the result is stored, delivers the run in any of them;
+a disconnect after it is nothing. Deadlines and kills act as ever. Under ``grace`` and
+``finish``, but not in observe mode, the application goes on writing into nothing. Over
+HTTP it does not hear of the disconnect, on which frameworks cut their response short;
+on a WebSocket it does when it asks for the next message.
+
 What cannot be seen, and when (the blind spots), is told in
 :mod:`hangup.servers._asgi_receive`. Besides these:
 
@@ -32,17 +49,18 @@ What cannot be seen, and when (the blind spots), is told in
 ``X-Hangup-Budget: 12.5`` on a request tightens its budget, in seconds; it never extends
 it. A run of another process that arrives with the request (as OpenTelemetry baggage or
 in the ``Hangup`` header) is continued under its id, its deadline and the less intrusive
-of the two modes.
+of the two modes, which is never less than observe on the word of the request.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
 from hangup.core.unwind import stems_from_stop
 from hangup.errors import RunAbandoned, Stop
-from hangup.servers import _asgi_settle
+from hangup.servers import _asgi_lifespan, _asgi_settle
 from hangup.servers._asgi_http import HttpExchange
 from hangup.servers._asgi_terms import RouteSettings, Terms
 from hangup.servers._asgi_websocket import SocketExchange
@@ -50,7 +68,7 @@ from hangup.servers._asgi_websocket import SocketExchange
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from hangup.config import Mode
+    from hangup.config import Mode, OnDisconnect
     from hangup.servers._asgi_exchange import Exchange, Send
     from hangup.servers._asgi_receive import Receive, Scope
     from hangup.servers._asgi_terms import Opening
@@ -68,8 +86,9 @@ class HangupMiddleware:
     """Opens a run per connection of an ASGI application. Pure ASGI, asyncio only.
 
     Put it outermost where you can. One that stands inside another passes everything
-    through. Lifespan and unknown scope types pass through too, and so does everything
-    in mode ``off``. Safe for concurrent use by one event loop or several.
+    through. Unknown scope types pass through too, and so does everything in mode
+    ``off``; of the lifespan it takes note (:mod:`hangup.servers._asgi_lifespan`). Safe
+    for concurrent use by one event loop or several.
 
     Args:
         app: The ASGI application.
@@ -85,12 +104,16 @@ class HangupMiddleware:
         routes: Settings by path pattern, the first that matches: ``/chat``,
             ``/threads/{id}/chat`` (one segment), ``/files/{rest:path}``, ``/agents/*``
             (anything). Values are :class:`RouteSettings` or mappings with its fields.
+        on_disconnect: What a client's leaving means: ``abandon`` (the default),
+            ``grace`` or ``finish``. None is ``HANGUP_ON_DISCONNECT``.
+        grace: Seconds in which a client may come back, under ``grace``. None is
+            ``HANGUP_GRACE``.
         budget_header: Request header that may tighten the budget; "" is none, None is
             ``HANGUP_BUDGET_HEADER`` (``x-hangup-budget``).
 
     Raises:
-        ConfigError: A budget that is negative or NaN, an unknown mode, a pattern that
-            does not start with ``/``.
+        ConfigError: A budget or grace that is negative or NaN, an unknown mode or
+            ``on_disconnect``, a pattern that does not start with ``/``.
     """
 
     def __init__(  # noqa: PLR0913  each is a keyword with a default
@@ -103,6 +126,8 @@ class HangupMiddleware:
         tenant: str | None = None,
         routes: Mapping[str, RouteSettings | Mapping[str, Any]] | None = None,
         budget_header: str | None = None,
+        on_disconnect: OnDisconnect | str | None = None,
+        grace: float | None = None,
     ) -> None:
         self.app = app
         self._terms = Terms(
@@ -112,6 +137,8 @@ class HangupMiddleware:
             tenant=tenant,
             routes=routes,
             budget_header=budget_header,
+            on_disconnect=on_disconnect,
+            grace=grace,
         )
         self._warned = False
 
@@ -120,6 +147,10 @@ class HangupMiddleware:
         kind = scope["type"]
         if kind == "http" and _asgi_settle.is_settlement(scope):
             await _asgi_settle.serve(receive, send)
+            return
+        if kind == "lifespan" and _MARK not in scope:
+            scope[_MARK] = True
+            await _asgi_lifespan.serve(self.app, scope, receive, send)
             return
         opening = self._opening(scope) if kind in ("http", "websocket") else None
         if opening is None:
@@ -134,7 +165,12 @@ class HangupMiddleware:
             # connection, or takes the next request on it, when this returns.
             with opening.run as run:
                 exchange.bind(run)
-                await self.app(scope, exchange.reader.receive, exchange.send)
+                try:
+                    await self.app(scope, exchange.reader.receive, exchange.send)
+                except asyncio.CancelledError as error:
+                    if _asgi_lifespan.cut_by_shutdown(error):
+                        _asgi_lifespan.shut_down(run)
+                    raise
                 exchange.returned()
         except BaseException as error:
             if not _ends_here(error):

@@ -71,6 +71,7 @@ class Known:
         reasoning: The part of the output that was reasoning.
         least: Output tokens at least, where a number is only a placeholder.
         finished: The provider said that the answer is over.
+        raw: The provider's own account of the usage, as it came last.
         news: Set whenever something of the above was said (again).
     """
 
@@ -83,6 +84,7 @@ class Known:
     cache_write_1h: int | None = None
     reasoning: int | None = None
     least: int | None = None
+    raw: dict[str, object] | None = None
     finished: bool = False
     news: bool = False
     _uncached: int | None = None
@@ -133,11 +135,12 @@ def _chat_message(message: dict[str, object]) -> Iterator[Delta]:
 
 
 def _openai_usage(usage: dict[str, object], known: Known, into: str, out: str) -> None:
+    known.raw = usage
     known.news = True
     tokens_in = _count(usage.get(f"{into}_tokens"))
     tokens_out = _count(usage.get(f"{out}_tokens"))
-    details = _dict(usage.get(f"{into}_tokens_details"))
-    cached = _count(details.get("cached_tokens"))
+    details_in = _dict(usage.get(f"{into}_tokens_details"))
+    cached = _count(details_in.get("cached_tokens"))
     if cached is None:
         cached = _count(usage.get("prompt_cache_hit_tokens"))
     details = _dict(usage.get(f"{out}_tokens_details"))
@@ -152,6 +155,8 @@ def _openai_usage(usage: dict[str, object], known: Known, into: str, out: str) -
     known.output = _last(tokens_out, known.output)
     known.cache_read = _last(cached, known.cache_read)
     known.reasoning = _last(reasoning, known.reasoning)
+    written = _count(details_in.get("cache_write_tokens"))
+    known.cache_write = _last(written, known.cache_write)
 
 
 def _responses(event: dict[str, object], known: Known) -> list[Delta]:
@@ -231,6 +236,9 @@ def _block(block: dict[str, object]) -> Iterator[Delta]:
 
 def _anthropic_input(usage: dict[str, object], known: Known) -> None:
     known.news = True
+    known.raw = usage if known.raw is None else known.raw | usage
+    thought = _dict(usage.get("output_tokens_details")).get("thinking_tokens")
+    known.reasoning = _last(_count(thought), known.reasoning)
     known._uncached = _last(_count(usage.get("input_tokens")), known._uncached)  # noqa: SLF001  its own module
     read = _count(usage.get("cache_read_input_tokens"))
     write = _count(usage.get("cache_creation_input_tokens"))

@@ -8,23 +8,18 @@ the text that came (:mod:`hangup.spend.estimate`) and says so.
 
 from __future__ import annotations
 
-from hangup.spend.dialects import READERS, Delta, Kind, Known, Provider
+from hangup.spend.dialects import READERS, Kind, Known, Provider
 from hangup.spend.estimate import Tally
 from hangup.spend.fate import Basis
 from hangup.spend.jsonbody import JsonSplitter
 from hangup.spend.modelcall import ModelCall, parse, provider_of
 from hangup.spend.sse import SseSplitter, event_data, event_name
-from hangup.spend.template import Template, learn
+from hangup.spend.template import Templates
 from hangup.spend.timeline import Timeline
 from hangup.spend.usage import Usage
 
 __all__ = ["Meter", "Provider"]
 
-# Templates kept at a time: text, thoughts and arguments may alternate.
-_MOST_TEMPLATES = 4
-# Learning costs about one parse: where events never look alike it must stay rare.
-_FREE_LESSONS = 16
-_EVENTS_A_LESSON = 16
 # Events that repeat what came in deltas, and may be as long as the whole answer.
 _ECHOES = (b".done", b"ping")
 _OPENAI = (Provider.OPENAI_CHAT, Provider.OPENAI_RESPONSES)
@@ -56,7 +51,6 @@ class Meter:
     __slots__ = (
         "_hidden",
         "_known",
-        "_lessons",
         "_marked",
         "_output",
         "_read",
@@ -98,9 +92,8 @@ class Meter:
         self._timeline = Timeline()
         self._reported: tuple[float, float] | None = None  # the tally at the report
         self._hidden = 0
-        self._templates: list[tuple[Template, Kind]] = []  # the newest first
+        self._templates: Templates[Kind] = Templates()
         self._marked = 0  # deltas that the timeline knows of
-        self._lessons = 0
 
     @classmethod
     def for_request(
@@ -130,8 +123,9 @@ class Meter:
                 return
             splitter = self._begin(data)
         # Mostly a chunk is one event, or some, that look like the last one did.
-        if self._templates and splitter.between:
-            template, kind = self._templates[0]
+        kept = self._templates.kept
+        if kept and splitter.between:
+            template, kind = kept[0]
             texts = template.match_all(data)
             if texts is not None:
                 self.events += len(texts)
@@ -210,6 +204,11 @@ class Meter:
     def response_id(self) -> str | None:
         """The id of the response, for cancelling it at the provider."""
         return self._known.response_id
+
+    @property
+    def raw_usage(self) -> dict[str, object] | None:
+        """The provider's own account of the usage, as it came; None: none came."""
+        return self._known.raw
 
     @property
     def finished(self) -> bool:
@@ -325,9 +324,12 @@ class Meter:
         if output.deltas != self._marked:
             self._marked = output.deltas
             self._timeline.add(now, output.single, output.grouped)
-            self.last_token_at = now
-            if self.first_token_at is None and self.streamed:
-                self.first_token_at = now
+            self._came(now)
+
+    def _came(self, now: float) -> None:
+        self.last_token_at = now
+        if self.first_token_at is None and self.streamed:
+            self.first_token_at = now
 
     def _count(self, text: bytes, kind: Kind) -> None:
         self._output.add(text)
@@ -335,7 +337,7 @@ class Meter:
             self._thoughts.add(text)
 
     def _block(self, block: bytes, now: float) -> None:
-        for template, kind in self._templates:
+        for template, kind in self._templates.kept:
             text = template.match(block)
             if text is not None:
                 self._count(text, kind)
@@ -364,18 +366,12 @@ class Meter:
             self._count(delta.text.encode("utf-8", "surrogatepass"), delta.kind)
         if not known.news:
             if len(deltas) == 1:
-                self._learn(block, deltas[0])
+                delta = deltas[0]
+                self._templates.learn(
+                    block, delta.key.encode(), delta.text, delta.kind, self.events
+                )
         elif known.output is not None:
             self._report(now, known.output)
-
-    def _learn(self, block: bytes, delta: Delta) -> None:
-        if self._lessons >= _FREE_LESSONS + self.events // _EVENTS_A_LESSON:
-            return
-        self._lessons += 1
-        template = learn(block, delta.key.encode(), delta.text)
-        if template is not None:
-            self._templates.insert(0, (template, delta.kind))
-            del self._templates[_MOST_TEMPLATES:]
 
     def _report(self, now: float, output: int) -> None:
         """Set the timeline right by what the provider has just said of the output."""
@@ -391,6 +387,4 @@ class Meter:
         if self._timeline.report(now, max(0, output - self._hidden), tally) or (
             output and self.last_token_at is None
         ):
-            self.last_token_at = now
-            if self.first_token_at is None and self.streamed:
-                self.first_token_at = now
+            self._came(now)

@@ -9,7 +9,13 @@ so its text is what stands in the slot. Whatever does not fit is parsed.
 from __future__ import annotations
 
 import json
+from typing import Generic, TypeVar
 
+# Templates kept at a time: text, thoughts and arguments may alternate.
+_MOST_TEMPLATES = 4
+# Learning costs about one parse: where events never look alike it must stay rare.
+_FREE_LESSONS = 16
+_EVENTS_A_LESSON = 16
 # Beside the text: what is known to change from event to event. OpenAI numbers the
 # events of a response and pads them, so that their length does not tell the text.
 _NUMBERS = (b'"sequence_number":',)
@@ -178,3 +184,38 @@ def _number(block: bytes, name: bytes) -> tuple[int, int] | None:
     while block[end : end + 1].isdigit():
         end += 1
     return (start, end) if end > start else None
+
+
+T = TypeVar("T")
+
+
+class Templates(Generic[T]):
+    """The latest few templates, and what the text of each is. Not thread-safe.
+
+    Attributes:
+        kept: Templates and their kinds, the newest first; not to be changed.
+    """
+
+    __slots__ = ("_lessons", "kept")
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[Template, T]] = []
+        self._lessons = 0
+
+    def learn(self, block: bytes, key: bytes, text: str, kind: T, events: int) -> None:
+        """Learn from an event, if it is time for a lesson.
+
+        Args:
+            block: The event.
+            key: The JSON key of its text.
+            text: The text.
+            kind: What the text is.
+            events: How many events there have been.
+        """
+        if self._lessons >= _FREE_LESSONS + events // _EVENTS_A_LESSON:
+            return
+        self._lessons += 1
+        template = learn(block, key, text)
+        if template is not None:
+            self.kept.insert(0, (template, kind))
+            del self.kept[_MOST_TEMPLATES:]

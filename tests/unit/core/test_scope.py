@@ -12,6 +12,7 @@ from support.core import for_ever, in_loop, opened, settle
 import hangup
 from hangup import config
 from hangup.config import Mode, Settings
+from hangup.core.admission import owner_of_cause
 from hangup.core.cause import Cause
 from hangup.core.deadline import Deadline
 from hangup.core.scope import RunScope
@@ -122,7 +123,7 @@ def test_a_child_that_was_delivered_hands_its_place_to_its_parent(
                 assert grandchild.parent is parent
                 parent.cancel("killed")
                 assert grandchild.cause is Cause.KILLED
-                assert grandchild.owner_of_cause() is parent
+                assert owner_of_cause(grandchild) is parent
                 with pytest.raises(Stop) as stop:
                     hangup.check()
                 assert stop.value.run_name == "p"
@@ -140,7 +141,7 @@ def test_a_run_below_a_delivered_child_is_still_stopped_from_above(
             child.deliver()
             parent.cancel("killed", "by operator")
             assert grandchild.cause is Cause.KILLED
-            assert str(grandchild.owner_of_cause().error()).startswith("run 'p'")
+            assert str(owner_of_cause(grandchild).error()).startswith("run 'p'")
         assert child.state == "delivered"
 
 

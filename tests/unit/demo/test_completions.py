@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hangup.demo.brain import Script, ToolCall
-from hangup.demo.completions import ChatCompletions, OnClose
+from hangup.demo.chat import Chat
+from hangup.demo.completions import Completions
 from hangup.demo.journal import ModelLog
+from hangup.demo.messages import Messages
+
+if TYPE_CHECKING:
+    from hangup.demo.asked import Dialect
+    from hangup.demo.workload import OnClose
 
 _FAST = Script(rate=1e9, first_token=0.0)
 """All tokens at once."""
@@ -33,7 +39,7 @@ class Caller:
         self.received = b""
         self._asked = False
 
-    async def call(self, app: ChatCompletions) -> None:
+    async def call(self, app: Completions) -> None:
         scope = {"type": "http", "headers": self.headers, "method": "POST"}
         await app(scope, self._receive, self._send)
 
@@ -59,16 +65,23 @@ class Caller:
         return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
 
 
-def _app(script: Script = _FAST, on_close: OnClose = "stop") -> ChatCompletions:
-    return ChatCompletions(ModelLog(), lambda _model: script, on_close=on_close)
+def _app(
+    script: Script = _FAST,
+    on_close: OnClose = "stop",
+    dialect: Dialect | None = None,
+) -> Completions:
+    return Completions(ModelLog(), lambda _model: script, dialect, on_close=on_close)
 
 
-def _answered(caller: Caller, app: ChatCompletions) -> ModelLog:
+_DIALECTS = pytest.mark.parametrize("dialect", [Chat(), Messages()])
+
+
+def _answered(caller: Caller, app: Completions) -> ModelLog:
     asyncio.run(caller.call(app))
     return app._log
 
 
-def _hung_up(caller: Caller, app: ChatCompletions) -> ModelLog:
+def _hung_up(caller: Caller, app: Completions) -> ModelLog:
     async def leave() -> None:
         calling = asyncio.create_task(caller.call(app))
         await app._log.opened_count(1)
@@ -125,6 +138,19 @@ def test_a_stream_is_the_same_text_as_the_whole_answer() -> None:
     assert stream.received.endswith(b"data: [DONE]\n\n")
 
 
+@_DIALECTS
+def test_a_header_seeds_a_request_whatever_its_dialect(dialect: Dialect) -> None:
+    app = _app(dialect=dialect)
+    answers = []
+    for seed in (b"7", b"8", b"7"):
+        caller = Caller()
+        caller.headers.append((b"x-model-seed", seed))
+        _answered(caller, app)
+        told = caller.json
+        answers.append(told.get("content") or told["choices"][0]["message"]["content"])
+    assert answers[0] == answers[2] != answers[1]
+
+
 def test_requests_that_seed_themselves_get_the_same_whenever_they_come() -> None:
     app = _app()
     callers = [Caller(seed=7), Caller(seed=8), Caller(seed=7)]
@@ -134,11 +160,33 @@ def test_requests_that_seed_themselves_get_the_same_whenever_they_come() -> None
     assert contents[0] == contents[2] != contents[1]
 
 
+@_DIALECTS
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_caller_who_hangs_up_is_cut_and_generating_stops(*, stream: bool) -> None:
-    (record,) = _hung_up(Caller(stream=stream), _app(_NEVER)).calls
+def test_a_caller_who_hangs_up_is_cut_and_generating_stops(
+    *, stream: bool, dialect: Dialect
+) -> None:
+    app = _app(_NEVER, dialect=dialect)
+    (record,) = _hung_up(Caller(stream=stream), app).calls
     assert (record.cut, record.usage_sent, record.output_tokens) == (True, False, 0)
+    assert not record.input_sent
     assert record.input_tokens > 0
+
+
+def test_only_messages_tell_a_caller_who_is_cut_what_went_in() -> None:
+    script = Script(tokens=2, rate=0.001, chunk_most=1, first_token=0.0, jitter=0.0)
+    for dialect, told in ((Chat(), False), (Messages(), True)):
+        app, caller = _app(script, dialect=dialect), Caller(stream=True)
+
+        async def leave(app: Completions = app, caller: Caller = caller) -> None:
+            calling = asyncio.create_task(caller.call(app))
+            await app._log.tokens_count(1)
+            caller.gone.set()
+            await calling
+
+        asyncio.run(leave())
+        (record,) = app._log.calls
+        assert (record.cut, record.output_tokens) == (True, 1)
+        assert (record.input_sent, record.usage_sent) == (told, False)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -176,8 +224,16 @@ def test_tool_calls_have_the_shape_of_the_api_in_both_forms() -> None:
     assert choice["finish_reason"] == "tool_calls"
     (call,) = choice["message"]["tool_calls"]
     assert call["function"] == {"name": "search", "arguments": '{"topic": "x"}'}
-    (delta,) = stream.events[0]["choices"][0]["delta"]["tool_calls"]
-    assert (delta["index"], delta["function"]) == (0, call["function"])
+    pieces = [
+        piece
+        for event in stream.events
+        for piece in event["choices"][0]["delta"].get("tool_calls", ())
+    ]
+    assert len(pieces) > 2
+    assert {piece["index"] for piece in pieces} == {0}
+    assert [piece["function"].get("name") for piece in pieces[:2]] == ["search", None]
+    said = "".join(piece["function"]["arguments"] for piece in pieces)
+    assert said == call["function"]["arguments"]
 
 
 def test_a_header_scripts_one_request() -> None:

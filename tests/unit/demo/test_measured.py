@@ -1,8 +1,15 @@
 from __future__ import annotations
 
+from typing import Any
+
 from support.demo import point
 
 from hangup.demo.measured import Measured, Runs, added, measured_of, runs_of
+
+
+def _guess(value: float, fate: str, basis: str) -> dict[str, Any]:
+    name = "hangup.estimated.tokens"
+    return point(name, value, hangup_fate=fate, hangup_basis=basis)
 
 
 def test_measured_sums_types_models_and_processes_by_fate() -> None:
@@ -18,6 +25,13 @@ def test_measured_sums_types_models_and_processes_by_fate() -> None:
         point("hangup.refusals", 8, hangup_decision="would_refuse"),
         point("hangup.unknown.calls", 2, model="a"),
         point("hangup.unknown.calls", 1, model="b"),
+        point("hangup.unknown.tokens.bound", 70, model="a"),
+        point("hangup.unknown.tokens.bound", 5, model="b"),
+        point("hangup.outcome_unknown.calls", 4, model="a"),
+        _guess(11, "sunk", "estimated"),
+        _guess(3, "wasted", "estimated"),
+        _guess(2, "delivered", "estimated"),
+        _guess(500, "sunk", "prorated"),
     ]
     assert measured_of(points) == Measured(
         delivered_tokens=120,
@@ -26,6 +40,11 @@ def test_measured_sums_types_models_and_processes_by_fate() -> None:
         wasted_usd=0.25,
         refusals=3,
         unknown_usage_calls=3,
+        unknown_tokens_bound=75,
+        outcome_unknown_calls=4,
+        estimated_tokens=16,
+        sunk_estimated_tokens=11,
+        wasted_estimated_tokens=3,
     )
 
 

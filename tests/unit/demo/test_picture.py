@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
-from support.demo import a_call, a_demo, a_pass, a_step, a_user, a_visit
+from support.demo import a_call, a_demo, a_pass, a_step, a_user, a_visit, point
 
 from hangup.demo.picture import page
 from hangup.demo.population import Kind
+from hangup.demo.results import Pass
 from hangup.demo.scene import stories
 from hangup.demo.table import table_of
 
@@ -131,3 +132,27 @@ def test_the_table_shows_both_passes(demo: Demo) -> None:
     assert "observe" in text
     assert "enforce" in text
     assert re.search(r"tokens wasted, truth\W+118\W+0\W", text)
+    assert "openai, first token after 0.15 s, stops at the close" in text
+
+
+def test_the_table_sets_estimate_and_bound_beside_what_happened() -> None:
+    left = a_visit(mode="enforce", left=2.0)
+    cut = a_call(1.2, 4.0, user=left.tag, chunks=((1.9, 7), (3.0, 40)), cut=True)
+    points = [
+        point("hangup.estimated.tokens", 96, hangup_basis="estimated"),
+        point("hangup.unknown.tokens.bound", 64),
+        point("hangup.unknown.calls", 1),
+        point("hangup.outcome_unknown.calls", 3),
+    ]
+    enforce = Pass("enforce", [left], [cut], points, [])
+    out = StringIO()
+    demo = a_demo(a_pass("observe", [a_visit(left=2.0)]), enforce)
+    Console(file=out, width=80).print(table_of(demo))
+    rows = [row.split("│")[1:4] for row in out.getvalue().splitlines() if "│" in row]
+    cells = {name.strip(): cell.strip() for name, _, cell in rows}
+    assert cells["of these untold, truth"] == "100"
+    assert cells["estimated"] == "96"
+    assert cells["beside these unseen, truth"] == "47"
+    assert cells["at most, by hangup's bound"] == "64"
+    assert cells["calls of unknown usage"] == "1"
+    assert cells["calls of unknown outcome"] == "3"

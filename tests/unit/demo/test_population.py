@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from hangup.demo.asked import Asked
 from hangup.demo.brain import Script, compose
 from hangup.demo.forecast import forecast
 from hangup.demo.population import Kind, population
@@ -45,11 +46,22 @@ def test_close_budgets_end_within_a_second_of_the_answer_on_either_side() -> Non
 
 def test_the_forecast_knows_a_call_from_its_seed_alone() -> None:
     path = plan_path(1)
-    body = {"messages": [], "max_tokens": most_tokens(path)}
-    reply = compose(body, call_seed(9, path), SCRIPT)
-    slow = compose(body, call_seed(9, path), Script(plans_tools=True, rate=1.0))
+    asked = Asked("m", most=most_tokens(path))
+    reply = compose(asked, call_seed(9, path), SCRIPT)
+    slow = compose(asked, call_seed(9, path), Script(plans_tools=True, rate=1.0))
     assert reply.output_tokens == slow.output_tokens
     assert reply.chunks[-1].offset < forecast(9)
+
+
+def test_a_slow_first_token_makes_answers_longer_and_people_more_patient() -> None:
+    usual, slow = population(100, 1), population(100, 1, first_token=1.0)
+    assert [user.name for user in usual] == [user.name for user in slow]
+    for quick, patient in zip(usual, slow, strict=True):
+        assert quick.kind == patient.kind
+        if quick.leaves_after is not None and patient.leaves_after is not None:
+            assert patient.leaves_after > quick.leaves_after
+        if quick.budget is not None and patient.budget is not None:
+            assert patient.budget > quick.budget + 4.0
 
 
 @pytest.mark.parametrize("users", [1, 2, 5])

@@ -13,6 +13,9 @@ def test_the_json_has_exactly_the_fields_that_were_promised() -> None:
         "version",
         "users",
         "seed",
+        "provider",
+        "provider_on_close",
+        "first_token_seconds",
         "passes",
         "wasted_tokens_ratio",
     }
@@ -35,6 +38,10 @@ def test_the_json_has_exactly_the_fields_that_were_promised() -> None:
             "wasted_calls",
             "cut_calls",
             "unknown_tokens",
+            "wasted_unknown_tokens",
+            "estimated_tokens",
+            "sunk_estimated_tokens",
+            "wasted_estimated_tokens",
         }
         assert set(one["measured"]) == {
             "delivered_tokens",
@@ -43,6 +50,11 @@ def test_the_json_has_exactly_the_fields_that_were_promised() -> None:
             "wasted_usd",
             "refusals",
             "unknown_usage_calls",
+            "unknown_tokens_bound",
+            "outcome_unknown_calls",
+            "estimated_tokens",
+            "sunk_estimated_tokens",
+            "wasted_estimated_tokens",
         }
         assert set(one["stop_seconds"]) == {"p50", "p95", "max"}
 
@@ -56,6 +68,16 @@ def test_the_ratio_is_truth_of_enforce_over_truth_of_observe() -> None:
         ),
     )
     assert demo.wasted_tokens_ratio == 0.01
+
+
+def test_what_a_provider_generated_unseen_is_waste_in_the_ratio() -> None:
+    cut = a_call(0, 1.1, user="enforce/u000", chunks=((4.0, 50),), cut=True)
+    demo = a_demo(
+        a_pass("observe", [a_visit(left=1.0)], [a_call(2, 3, input_tokens=100)]),
+        a_pass("enforce", [a_visit(left=1.0, mode="enforce")], [cut]),
+    )
+    assert demo.enforce.truth.wasted_tokens == 0
+    assert demo.wasted_tokens_ratio == 0.5
 
 
 def test_the_ratio_of_no_waste_at_all_is_zero() -> None:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 import pytest
 from support.demo import START, a_call, a_user, a_visit
 
@@ -11,6 +14,9 @@ from hangup.demo.truth import (
     truth_of,
     visit_truth,
 )
+
+if TYPE_CHECKING:
+    from hangup.demo.journal import CallRecord
 
 
 def test_everything_of_an_answered_visit_is_delivered() -> None:
@@ -63,23 +69,71 @@ def test_a_leavers_calls_are_split_at_t0_and_late_ones_are_counted() -> None:
     )
 
 
-def test_a_cut_call_counts_as_the_model_generated_it_and_as_unknown() -> None:
+def _stream(call: CallRecord) -> CallRecord:
+    return replace(call, stream=True)
+
+
+def test_of_a_plain_call_that_was_cut_only_the_input_can_be_estimated() -> None:
     calls = [a_call(1, 2.1, chunks=((1.9, 5), (2.05, 2)), cut=True)]
     assert visit_truth(a_visit(left=2.0), calls) == Truth(
-        sunk_tokens=105, wasted_tokens=2, cut_calls=1, unknown_tokens=107
+        sunk_tokens=100,
+        cut_calls=1,
+        unknown_tokens=7,
+        wasted_unknown_tokens=2,
+        estimated_tokens=100,
+        sunk_estimated_tokens=100,
     )
 
 
-def test_a_call_cut_after_its_usage_was_sent_is_not_unknown() -> None:
-    calls = [a_call(1, 2, cut=True, usage_sent=True)]
+def test_a_stream_that_was_cut_before_its_usage_is_estimated_on_both_sides_of_t0() -> (
+    None
+):
+    calls = [_stream(a_call(1, 2.1, chunks=((1.9, 5), (2.05, 2)), cut=True))]
+    assert visit_truth(a_visit(left=2.0), calls) == Truth(
+        sunk_tokens=105,
+        wasted_tokens=2,
+        cut_calls=1,
+        estimated_tokens=107,
+        sunk_estimated_tokens=105,
+        wasted_estimated_tokens=2,
+    )
+
+
+def test_the_input_of_a_stream_that_opened_with_it_is_no_estimate() -> None:
+    call = _stream(a_call(1, 2.1, chunks=((1.9, 5),), cut=True))
+    call.input_sent = True
+    truth = visit_truth(a_visit(left=2.0), [call])
+    assert (truth.sunk_tokens, truth.sunk_estimated_tokens) == (105, 5)
+
+
+def test_a_call_cut_after_its_usage_was_sent_is_known() -> None:
+    calls = [a_call(1, 2, chunks=((1.9, 5),), cut=True, usage_sent=True)]
     truth = visit_truth(a_visit(left=2.0), calls)
-    assert (truth.cut_calls, truth.unknown_tokens) == (1, 0)
+    assert truth == Truth(sunk_tokens=105, cut_calls=1)
 
 
-def test_what_a_provider_generates_after_the_close_is_waste() -> None:
+@pytest.mark.parametrize(("stream", "seen"), [(True, 5), (False, 0)])
+def test_what_a_provider_generates_after_the_close_is_waste_that_nobody_saw(
+    *, stream: bool, seen: int
+) -> None:
     call = a_call(1, 2.1, chunks=((1.9, 5), (4.0, 50)), cut=True)
-    call.ended = START + 4.0
-    assert visit_truth(a_visit(left=2.0), [call]).wasted_tokens == 50
+    call.stream, call.ended = stream, START + 4.0
+    truth = visit_truth(a_visit(left=2.0), [call])
+    assert (truth.sunk_tokens, truth.wasted_tokens) == (100 + seen, 0)
+    assert (truth.unknown_tokens, truth.wasted_unknown_tokens) == (55 - seen, 50)
+    assert truth.all_wasted_tokens == 50
+
+
+def test_everything_the_model_generated_is_in_exactly_one_sum() -> None:
+    calls = [
+        a_call(0, 1, chunks=((0.9, 5),)),
+        a_call(1, 2.1, chunks=((1.9, 3), (2.05, 2), (3.0, 9)), cut=True),
+        _stream(a_call(1, 2.1, chunks=((1.9, 4), (2.05, 2), (3.0, 8)), cut=True)),
+        a_call(2.2, 3, chunks=((2.5, 6),)),
+    ]
+    truth = visit_truth(a_visit(left=2.0), calls)
+    sums = truth.sunk_tokens + truth.wasted_tokens + truth.unknown_tokens
+    assert sums == sum(call.total_tokens for call in calls)
 
 
 def test_calls_and_visits_meet_by_tag_and_strangers_count_nowhere() -> None:

@@ -309,9 +309,12 @@ def test_of_two_modes_the_less_intrusive_wins() -> None:
     assert run.mode is Mode.OBSERVE
 
 
-def test_an_inbound_run_that_is_off_is_left_alone() -> None:
+def test_nothing_that_comes_in_switches_measuring_off(journal: Journal) -> None:
     scope = http_scope("/", hangup=f't="{TOKEN}", m="off"')
-    assert Terms().opening(scope) is None
+    run, _peer = opened(scope)
+    assert (run.id, run.mode, run.latent) == (TOKEN, Mode.OBSERVE, False)
+    assert journal.fates == [("delivered",)]
+    assert Terms(mode="off").opening(scope) is None
 
 
 def test_work_for_a_user_who_had_left_before_it_came_is_abandoned_from_the_start(

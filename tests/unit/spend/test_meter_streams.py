@@ -207,12 +207,12 @@ def test_events_that_fit_a_template_are_read_as_if_they_were_parsed(
     stream = Stream(provider, {}, b"\n")
     SCRIPTS[provider](stream, tokens, usage=False)
     quick, plain = meter_for(provider), meter_for(provider)
-    plain._lessons = 10**9  # it has learnt enough: no template is ever made
+    plain._templates._lessons = 10**9  # it has learnt enough: no template is ever made
     for now, event in enumerate(stream.events):
         quick.feed(event, float(now))
         plain.feed(event, float(now))
         assert quick.usage == plain.usage
     assert quick.tokens_before(77.0) == plain.tokens_before(77.0)
-    assert not plain._templates
-    assert quick._templates
-    assert quick._lessons < 30
+    assert not plain._templates.kept
+    assert quick._templates.kept
+    assert quick._templates._lessons < 30
