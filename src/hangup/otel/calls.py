@@ -51,6 +51,9 @@ _TABLE: Final[tuple[tuple[str, dict[str, str]], ...]] = (
         {"chat": INFERENCE, "completion": INFERENCE, "embedding": EMBEDDINGS},
     ),
 )
+# A span that logfire makes when a stream is over, to tell what it used: it stands
+# beside the span of the call, which has ended without knowing, and lasts no time.
+_REPORT: Final = ("logfire.span_type", "log")
 # A span with none of these at its start is no call.
 DECIDING: Final = frozenset(attribute for attribute, _ in _TABLE)
 _MODELS: Final = ("gen_ai.request.model", "llm.model_name", "gen_ai.response.model")
@@ -59,8 +62,14 @@ UNKNOWN_MODEL: Final = "unknown"
 
 
 def kind_of(attributes: Mapping[str, object] | None) -> str | None:
-    """Return the call kind a span with these start attributes is, None for none."""
+    """Return the call kind a span with these start attributes is, None for none.
+
+    One that only tells of a call (:func:`is_report`) is none: it must neither be
+    refused nor counted.
+    """
     if not attributes or DECIDING.isdisjoint(attributes):
+        return None
+    if _REPORT[0] in attributes and is_report(attributes):
         return None
     for attribute, kinds in _TABLE:
         if attribute in attributes:
@@ -68,6 +77,14 @@ def kind_of(attributes: Mapping[str, object] | None) -> str | None:
             if isinstance(value, str) and value in kinds:
                 return kinds[value]
     return None
+
+
+def is_report(attributes: Mapping[str, object] | None) -> bool:
+    """Whether a span with these start attributes only tells of a call that is over.
+
+    The call is of the same parent and the same model, and has ended just before.
+    """
+    return attributes is not None and attributes.get(_REPORT[0]) == _REPORT[1]
 
 
 def model_of(attributes: Mapping[str, object] | None) -> str | None:

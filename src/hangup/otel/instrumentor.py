@@ -136,6 +136,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
 
     def _watch(self, tracers: Any) -> None:
         """Hook a provider of the SDK: guard, processor, sampler."""
+        tracers = _of_the_sdk(tracers)
         multi_processor = getattr(tracers, "_active_span_processor", None)
         if multi_processor is None or not hasattr(tracers, "add_span_processor"):
             _logger.warning(
@@ -222,6 +223,16 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         if accounts is not None:
             guarded(self._recorder.settle, PATIENCE)
             guarded(accounts.flush)
+
+
+def _of_the_sdk(tracers: Any) -> Any:
+    """Return the provider behind a proxy, such as logfire's, or what it was given."""
+    behind = getattr(tracers, "provider", None)
+    if not hasattr(tracers, "_active_span_processor") and hasattr(
+        behind, "_active_span_processor"
+    ):
+        return behind
+    return tracers
 
 
 def _remove_processor(provider: Any, processor: HangupSpanProcessor) -> None:

@@ -49,6 +49,9 @@ TOOL, AGENT = calls.TOOL, calls.AGENT
         # The first spelling that means something wins
         ({OPERATION: "chat", "traceloop.span.kind": "tool"}, INFERENCE),
         ({OPERATION: "unheard of", "openinference.span.kind": "LLM"}, INFERENCE),
+        # logfire: the call, and what tells of its stream afterwards
+        ({OPERATION: "chat", "logfire.span_type": "span"}, INFERENCE),
+        ({OPERATION: "chat", "logfire.span_type": "log"}, None),
         # Anything else
         ({"http.request.method": "POST"}, None),
         ({OPERATION: 7}, None),
@@ -60,6 +63,22 @@ TOOL, AGENT = calls.TOOL, calls.AGENT
 )
 def test_the_kind_of_a_span(attributes: dict[str, Any] | None, kind: str) -> None:
     assert calls.kind_of(attributes) == kind
+
+
+@pytest.mark.parametrize(
+    ("attributes", "report"),
+    [
+        ({OPERATION: "chat", "logfire.span_type": "log"}, True),
+        ({OPERATION: "chat", "logfire.span_type": "span"}, False),
+        ({OPERATION: "chat"}, False),
+        ({}, False),
+        (None, False),
+    ],
+)
+def test_a_span_that_only_tells_of_a_call_that_is_over(
+    attributes: dict[str, Any] | None, *, report: bool
+) -> None:
+    assert calls.is_report(attributes) is report
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,32 @@ def _footprint(tracers: TracerProvider) -> tuple[Any, ...]:
     )
 
 
+class _Proxy(trace.TracerProvider):
+    """A provider that hands everything to another, as logfire's does."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self.provider = provider
+
+    def get_tracer(self, *args: Any, **kwargs: Any) -> trace.Tracer:
+        return self.provider.get_tracer(*args, **kwargs)
+
+    def add_span_processor(self, processor: Any) -> None:
+        self.provider.add_span_processor(processor)
+
+
+def test_the_provider_behind_a_proxy_is_watched_and_let_go_again(
+    providers: tuple[TracerProvider, MeterProvider],
+) -> None:
+    tracers, meters = providers
+    before = _footprint(tracers)
+    hangup.instrument(tracer_provider=_Proxy(tracers), meter_provider=meters)
+    processors = tracers._active_span_processor._span_processors
+    assert len(processors) == 1
+    assert isinstance(tracers.sampler, HangupSampler)
+    hangup.uninstrument()
+    assert _footprint(tracers) == before
+
+
 def test_taking_it_off_restores_everything(
     providers: tuple[TracerProvider, MeterProvider],
 ) -> None:
