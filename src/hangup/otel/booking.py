@@ -114,10 +114,11 @@ class Booking:
         if estimates:
             self.enter_estimates(call)
             return
+        repeats = said is not None and usage is None
+        if repeats and call.kind in MODEL_CALLS:
+            return  # all of it was counted further in: no call of its own
         first = read_first_token(attributes)
         self._book(call, model, usage, first, None, attributes)
-        if said is not None and usage is None:
-            return  # all of it was counted further in
         if call.kind in MODEL_CALLS and not (usage is None and call.failed):
             self._note_unknown(max(1, call.vague), model, _bound_of(attributes))
 

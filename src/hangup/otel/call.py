@@ -50,6 +50,8 @@ class Call:
     # Exchanges of this call that told too little, for whoever knows more.
     estimates: list[Exchange] | None = None
     nested: dict[int, None] | None = None
+    # The task or thread that opened it.
+    place = 0
     # Set when it starts, on the run's clock
     span: Span | None = None
     span_id: int

@@ -27,7 +27,7 @@ from hangup.core.guard import fault, guarded
 from hangup.core.unwind import stems_from_stop
 from hangup.errors import RunAbandoned, Stop
 from hangup.otel import calls, names, runspan
-from hangup.otel.call import Call, least_time
+from hangup.otel.call import MODEL_CALLS, Call, least_time
 from hangup.otel.context import position_in
 
 if TYPE_CHECKING:
@@ -204,6 +204,8 @@ class Guard:
             )
             if parent is not None:
                 call.parent = self._recorder.around(parent.span_id)
+            if call.parent is None and kind in MODEL_CALLS:
+                call.parent = self._recorder.twin_of(call, span)
         refusal = self._decide(call, context, span_kind, attributes)
         if refusal is not None:
             guarded(_refuse, span, call.run)

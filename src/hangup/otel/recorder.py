@@ -19,7 +19,7 @@ from hangup.core.tree import current_task
 from hangup.otel import names
 from hangup.otel.booking import Booking
 from hangup.otel.bookkeeper import Bookkeeper
-from hangup.otel.call import Call, Exchange
+from hangup.otel.call import MODEL_CALLS, Call, Exchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -61,6 +61,8 @@ class Recorder(registry.RunObserver):
         self._open: dict[int, Call] = {}
         # Every open span inside a call, by id, with the nearest call around it.
         self.inside: dict[int, Call] = {}
+        # The model call opened last by each task, or thread where no task runs.
+        self._latest: dict[int, Call] = {}
         # Calls that have ended, and wait for what stands in them.
         self._held: dict[int, Call] = {}
         # What of a process starts at zero, has been made to.
@@ -93,6 +95,7 @@ class Recorder(registry.RunObserver):
         self._pending.clear()
         self._open.clear()
         self._held.clear()
+        self._latest.clear()
         self.inside.clear()
         self._bookkeeper.after_fork()
 
@@ -129,6 +132,9 @@ class Recorder(registry.RunObserver):
         self._open[span_id] = self.inside[span_id] = call
         if call.parent is not None:
             _stand_in(call, call.parent)
+        if call.kind in MODEL_CALLS:
+            call.place = place = _here()
+            self._latest[place] = call
         run = call.run
         if run is None:
             return
@@ -164,23 +170,28 @@ class Recorder(registry.RunObserver):
             exchange.model = exchange.meter.request_model
             self._seed(exchange, exchange.run)
 
-    def calling_here(self, context: SpanContext, run: Run | None) -> Call | None:
-        """Return the open model or tool call that the present code stands in.
+    def calling_here(self, context: SpanContext) -> Call | None:
+        """Return the open call that the present code stands in.
 
-        By the span around it, and where that is none of ours (spans that are never
-        made current) by the task that opened a call of the run.
+        By the span around it, and where that is none of ours (a span that was never
+        made current) by the task or thread that has a model call open.
         """
-        call = self.inside.get(context.span_id)
-        if call is not None or run is None:
-            return call
-        tickets, task = run.work.tree.calls, current_task()
-        for call in reversed(tuple(self._open.values())):
-            if isinstance(call, Exchange):
-                continue
-            opened = tickets.get(call.ticket)
-            if opened is not None and opened[1] is task and opened[0] is call.run:
-                return call
-        return None
+        return self.inside.get(context.span_id) or self._latest.get(_here())
+
+    def twin_of(self, call: Call, span: Span) -> Call | None:
+        """Return the open call that a span which stands in none reports once more.
+
+        Two instrumentations of one call stand beside each other where the outer one
+        does not make its span current. They are of different scopes, of one task or
+        thread, and the second begins before anything came of the first.
+        """
+        other = self._latest.get(_here())
+        if other is None or other.inner or other.kind != call.kind:
+            return None
+        models = {call.model, other.model} - {None}
+        if len(models) > 1 or _scope_of(other.span) == _scope_of(span):
+            return None
+        return other
 
     def _seed(self, call: Call, run: Run) -> None:
         if len(self._seeded) >= _MOST_OPEN:
@@ -226,6 +237,8 @@ class Recorder(registry.RunObserver):
             for span_id in tuple(call.nested):
                 self.inside.pop(span_id, None)
         call.report = report
+        if self._latest.get(call.place) is call:
+            self._latest.pop(call.place, None)
         run = call.run
         if run is not None:
             call.ended_at = run.clock.monotonic()
@@ -329,6 +342,17 @@ class Recorder(registry.RunObserver):
             if run.work.encloses(call.run):
                 guarded(self._booking.enter_estimates, call)
                 call.duplicate = True
+
+
+def _here() -> int:
+    """Return what tells the running task, or thread, from all others."""
+    task = current_task()
+    return threading.get_ident() if task is None else id(task)
+
+
+def _scope_of(span: object) -> str:
+    scope = getattr(span, "instrumentation_scope", None)
+    return str(getattr(scope, "name", ""))
 
 
 def _nothing() -> None:

@@ -49,6 +49,8 @@ _NOT_TWO = bytes(range(0xC0)) + bytes(range(0xE0, 0x100))
 
 _PER_MESSAGE = 4
 """Tokens around each message: its role and its delimiters."""
+# What a tool was called with: JSON, whose keys and signs are tokens too.
+_JSON = frozenset({"args", "input"})
 # Not text: what is under these keys is media, or opaque to everybody but its provider.
 _OPAQUE = frozenset(
     {
@@ -174,8 +176,7 @@ def input_tokens(request: Mapping[str, object]) -> int | None:
         if value:
             found = True
             total += _nested(value, 0)
-            if isinstance(value, list):
-                total += _PER_MESSAGE * len(value)
+            total += _PER_MESSAGE * (len(value) if isinstance(value, list) else 1)
     if not found:
         return None
     return total + _nested(request.get("tools"), 0, keys=True)
@@ -188,7 +189,7 @@ def _nested(value: object, depth: int, *, keys: bool = False) -> int:
         return 0
     if isinstance(value, dict):
         return sum(
-            _nested(part, depth + 1, keys=keys) + (2 if keys else 0)
+            _nested(part, depth + 1, keys=keys or key in _JSON) + (2 if keys else 0)
             for key, part in value.items()
             if keys or key not in _OPAQUE
         )

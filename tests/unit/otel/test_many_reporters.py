@@ -89,9 +89,6 @@ def test_a_model_span_around_an_agent_repeats_what_its_calls_used(
     assert telemetry.tokens("delivered") == _metered(telemetry) == (113, 11)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="its tokens are not counted again, but it still is as a call"
-)
 def test_a_model_span_around_an_agent_is_no_call_of_its_own(
     telemetry: Telemetry, tracer: Tracer, clock: FakeClock
 ) -> None:
@@ -195,9 +192,6 @@ def test_a_span_that_tells_of_a_stream_that_is_over_tells_what_its_call_used(
     assert _models(telemetry) == 1
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a reporter that never makes its span current is not seen yet"
-)
 def test_a_reporter_that_does_not_make_its_span_current_is_no_second_call(
     telemetry: Telemetry, tracer: Tracer, clock: FakeClock
 ) -> None:
