@@ -24,6 +24,7 @@ from hangup.core.cleanup import CleanupScope as cleanup  # noqa: N813  read as v
 from hangup.core.cleanup import Detached as detached  # noqa: N813
 from hangup.core.current import current_run
 from hangup.core.deadline import Deadline
+from hangup.core.drain import DrainScope as drain  # noqa: N813
 from hangup.core.gather import gather
 from hangup.core.irreversible import irreversible
 from hangup.core.registry import find_run, shutdown
@@ -60,6 +61,7 @@ __all__ = [
     "cleanup",
     "current_run",
     "detached",
+    "drain",
     "find_run",
     "gather",
     "instrument",

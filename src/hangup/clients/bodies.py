@@ -15,11 +15,14 @@ import queue
 import threading
 import weakref
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from hangup.core.admission import stop_here
 from hangup.core.clock import SYSTEM_CLOCK
+from hangup.core.current import position
 from hangup.core.guard import fault, guarded
+from hangup.core.tree import current_task
 from hangup.otel import exchanges
 
 if TYPE_CHECKING:
@@ -80,12 +83,22 @@ class Watched:
         self.run = run
         self.reading = 0
         self.ended = False
+        # Who reads it, and the drain block that it came in: either may let it go on.
+        self.task = current_task()
+        here = position()
+        self._drain = None if here is None else here.drain
         self._exchange = exchange
         legible, self._inflate = decoding(encoding)
         self.meter = exchange.meter if exchange is not None and legible else None
         self._now = (SYSTEM_CLOCK if run is None else run.clock).monotonic
         if exchange is not None:
             exchange.legible = legible
+
+    @property
+    def drained(self) -> bool:
+        """Whether it is read to its end on purpose, though its run has stopped."""
+        run = self.run
+        return run is not None and run.work.tree.draining(self.task, self._drain)
 
     def feed(self, data: bytes) -> None:
         """Meter what has passed."""
@@ -179,6 +192,7 @@ class _AsyncReader:
             if stop is not None:
                 raise stop
         watched.reading += 1
+        watched.task = asyncio.current_task()
         try:
             data: bytes = await self._next()
         except StopAsyncIteration:
@@ -251,9 +265,11 @@ class _SyncReader:
     def __next__(self) -> bytes:
         watched = self._watched
         run = watched.run
-        if run is not None and (stop := guarded(stop_here, run)) is not None:
-            self._body.close()
-            raise stop
+        if run is not None:
+            stop = guarded(_stop_reading, run)
+            if stop is not None:
+                self._body.close()
+                raise stop
         try:
             data: bytes = self._next()
         except StopIteration:
@@ -272,6 +288,9 @@ class _SyncReader:
     def __del__(self) -> None:
         if not self._watched.ended:
             self._body.abandon()
+
+
+_stop_reading = partial(stop_here, under_way=True)
 
 
 def _end(watched: Watched, complete: bool = False) -> None:  # noqa: FBT001, FBT002
@@ -362,8 +381,9 @@ def close_unread(run: Run) -> None:
     """Close the answers of a stopped run that nobody is reading right now.
 
     One that is being read is closed by its reader, which gets the stop itself, or
-    belongs to somebody whom the stop does not concern.
+    belongs to somebody whom the stop does not concern. One that is drained is left to
+    its reader, whom the stop reaches when the block around it ends.
     """
     for body in _open.of(run):
-        if not body.watched.reading:
+        if not body.watched.reading and not body.watched.drained:
             body.abandon()

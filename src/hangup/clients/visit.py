@@ -104,6 +104,8 @@ def _clamp(request: Any, run: Run) -> None:
     if here is not None and here.shield is not None:
         return
     margin = 0.0 if current_task() is None else _MARGIN
+    if here is not None and here.drain is not None:
+        margin += here.drain.budget  # it may go on for so long after the deadline
     left = max(0.0, run.remaining()) + margin
     given = request.extensions.get("timeout") or {}
     clamped = {

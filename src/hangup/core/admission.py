@@ -85,15 +85,27 @@ def admit(
     return _signal(run)
 
 
-def stop_here(run: Run) -> BaseException | None:
-    """Return the stop to raise here if the run must not go on; counts nothing."""
+def stop_here(run: Run, *, under_way: bool = False) -> BaseException | None:
+    """Return the stop to raise here if the run must not go on; counts nothing.
+
+    Args:
+        run: The run that the work is for.
+        under_way: It has begun, and goes on where it is drained.
+    """
     if run.latent:
         return None
     verdict = ask(run)
     if verdict.decision is not Decision.REFUSE or _serves_others(run):
         return None
+    if under_way and run.token.abandonment is not None and _is_drained():
+        return None
     _record(run, verdict.cause or Cause.DEADLINE, "it", 0.0)
     return _signal(run)
+
+
+def _is_drained() -> bool:
+    here = position()
+    return here is not None and here.drain is not None and here.drain.holds
 
 
 def owner_of_cause(run: Run) -> Run:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hangup.core.deadline import Deadline
+    from hangup.core.drain import DrainScope
     from hangup.core.run import Run
 
 
@@ -33,13 +34,26 @@ class Shield:
 
 
 class Position:
-    """A run (None: deliberately outside any) and the shield around this work."""
+    """A run (None: deliberately outside any), and what stands around this work in it.
 
-    __slots__ = ("held", "shield")
+    Args:
+        run: The run.
+        shield: What keeps its calls from being refused.
+        drain: What lets calls that are under way go on, but keeps none from being
+            refused.
+    """
 
-    def __init__(self, run: Run | None, shield: Shield | None = None) -> None:
+    __slots__ = ("drain", "held", "shield")
+
+    def __init__(
+        self,
+        run: Run | None,
+        shield: Shield | None = None,
+        drain: DrainScope | None = None,
+    ) -> None:
         self.held = run
         self.shield = shield
+        self.drain = drain
 
     @property
     def run(self) -> Run | None:

@@ -87,7 +87,10 @@ class _Group:
             self._cancel(task)
         if ours:
             # Bounded: a sibling that swallows its cancel must not hold the rest.
-            await asyncio.wait(ours, timeout=config.current().settle)
+            settle = config.current().settle
+            run = self._run
+            patience = settle if run is None else run.work.tree.patience(settle)
+            await asyncio.wait(ours, timeout=patience)
 
     def _is_shared(self, task: asyncio.Future[Any]) -> bool:
         return self._run is not None and awaited_outside(task, self._run.work.outside)

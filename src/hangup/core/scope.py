@@ -156,8 +156,8 @@ class RunScope:
         run.work.enter()
         task = run.work.task
         self._baseline = 0 if task is None else task.cancelling()
-        shield = None if here is None or parent is None else here.shield
-        self._leave = enter(Position(run, shield))
+        around = Position(None) if here is None or parent is None else here
+        self._leave = enter(Position(run, around.shield, around.drain))
         if not run.latent:
             run.start()
         if self._supersede_key is not None and mode is not Mode.OFF:

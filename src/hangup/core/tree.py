@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hangup.core.current import Position
+    from hangup.core.drain import DrainScope
     from hangup.core.run import Run
 
 
@@ -26,7 +27,15 @@ def current_task() -> asyncio.Task[Any] | None:
 class Tree:
     """Thread-safe; the lock is never held while calling out."""
 
-    __slots__ = ("_held", "_shields", "_signalled", "calls", "lock", "numbers")
+    __slots__ = (
+        "_held",
+        "_shields",
+        "_signalled",
+        "calls",
+        "drains",
+        "lock",
+        "numbers",
+    )
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -38,6 +47,8 @@ class Tree:
         self._held: weakref.WeakKeyDictionary[
             asyncio.Task[Any], list[Callable[[], object]]
         ] = weakref.WeakKeyDictionary()
+        # The open drain blocks. No lock, as for the calls below.
+        self.drains: set[DrainScope] = set()
         # The open spending calls: whose each is, the task it may be stopped on, and
         # where that began. No lock: one store and one pop are atomic, and readers copy
         # it whole.
@@ -82,28 +93,64 @@ class Tree:
         """Let the stop through again, and deliver one that came meanwhile."""
         if task is None:
             return
-        held: list[Callable[[], object]] = []
         with self.lock:
             depth = self._shields.get(task, 0) - 1
             if depth > 0:
                 self._shields[task] = depth
             else:
                 self._shields.pop(task, None)
-                held = self._held.pop(task, held)
+        self.release(task)
+
+    def release(self, task: asyncio.Task[Any]) -> None:
+        """Deliver what was held back, unless something else still holds it.
+
+        Call it on the loop of ``task``.
+        """
+        with self.lock:
+            held = [] if self._holds(task) else self._held.pop(task, [])
         for stop in held:
             task.get_loop().call_soon(stop)
 
     def hold_back(self, task: asyncio.Task[Any], stop: Callable[[], object]) -> bool:
-        """Call ``stop`` from the loop once ``task`` has no shield.
+        """Call ``stop`` from the loop once ``task`` has no shield, nor is drained.
 
         Returns:
-            False if it has none now, and ``stop`` is yours to call.
+            False if nothing holds it now, and ``stop`` is yours to call.
         """
         with self.lock:
-            if self._shields.get(task, 0) <= 0:
+            if not self._holds(task):
                 return False
             self._held.setdefault(task, []).append(stop)
         return True
+
+    def _holds(self, task: asyncio.Task[Any]) -> bool:
+        return self._shields.get(task, 0) > 0 or self.draining(task)
+
+    # Drains
+
+    def draining(
+        self, task: asyncio.Task[Any] | None, born: DrainScope | None = None
+    ) -> bool:
+        """Whether the stop of the run has come, and waits for a drain block to end.
+
+        Args:
+            task: A block of this task; None asks for none.
+            born: The block that the work in question began in.
+        """
+        if born is not None and born.holds:
+            return True
+        return task is not None and any(
+            drain.task is task and drain.holds for drain in tuple(self.drains)
+        )
+
+    def drains_call(self, number: int) -> bool:
+        """Whether the open call with this number is one that is drained."""
+        _, task, born = self.calls.get(number, (None, None, None))
+        return self.draining(task, None if born is None else born.drain)
+
+    def patience(self, seconds: float) -> float:
+        """Return for how long to wait before saying that something does not stop."""
+        return seconds + max((one.budget for one in tuple(self.drains)), default=0.0)
 
     # Open spending calls
 
@@ -131,7 +178,8 @@ class Tree:
     def busy(self, encloses: Callable[[Run], bool]) -> list[asyncio.Task[Any]]:
         """Return the tasks with an open call of a run that ``encloses`` accepts.
 
-        Not those that were born outside its tree: they serve others too.
+        Not those that were born outside its tree: they serve others too; nor those that
+        are let finish.
         """
         tasks = {
             task: None
@@ -141,6 +189,7 @@ class Tree:
             and born.run is not None
             and born.run.root is run.root
             and not task.done()
+            and not (born.drain is not None and born.drain.holds)
             and encloses(run)
         }
         return list(tasks)

@@ -263,9 +263,8 @@ class Work:
     def _arm_report(self) -> None:
         if self._report_timer is None and not self._settled:
             clock = self.run.clock
-            self._report_timer = clock.call_at(
-                clock.monotonic() + config.current().settle, self._report
-            )
+            at = clock.monotonic() + self.tree.patience(config.current().settle)
+            self._report_timer = clock.call_at(at, self._report)
 
     def _interrupt(self, task: asyncio.Task[Any]) -> bool:
         """Cancel a task of this loop, unless it has had its signal; see ``levels``."""

@@ -248,7 +248,8 @@ class Guard:
             run.begin_spending()
             return None
         if around is not None and around.kind == call.kind == calls.INFERENCE:
-            return stop_here(run)  # the same call again: decided and counted already
+            # The same call again: decided and counted already.
+            return stop_here(run, under_way=True)
         needs = settings.needs
         least = least_time(needs, call.kind, call.model) if needs else 0.0
         refusal = admit(run, call.kind, least, call.model)

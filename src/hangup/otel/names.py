@@ -127,6 +127,8 @@ DEADLINE: Final = "hangup.deadline"
 """The run's deadline, Unix milliseconds."""
 SPAN_OVERRUN: Final = "hangup.overrun"
 """Seconds past its deadline at which the run's span ended."""
+DRAINED: Final = "hangup.drained"
+"""True on a call that ``hangup.drain`` let go on when its run was abandoned."""
 EVENT_ABANDONED: Final = "hangup.run.abandoned"
 """Event on the run's span at the moment the abandonment was noticed."""
 

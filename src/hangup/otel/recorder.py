@@ -223,6 +223,8 @@ class Recorder(registry.RunObserver):
                 continue
             if run.work.encloses(call.run):
                 call.span.set_attribute(names.CAUSE, cause)
+                if run.work.acts and run.work.tree.drains_call(call.ticket):
+                    call.span.set_attribute(names.DRAINED, True)  # noqa: FBT003
 
     def _evict(self) -> None:
         """Give up on the oldest open call: its span was most likely never ended."""
