@@ -83,6 +83,8 @@ class Visit:
         if exchange is not None:
             decode = decoder(response.headers.get("content-encoding", ""))
         watched = Watched(run, exchange, decode)
+        kind = response.headers.get("content-type", "")
+        watched.whole = kind.startswith("application/json")
         body, synchronous, _ = _classes(stack)
         if not asynchronous:
             closer.start()
