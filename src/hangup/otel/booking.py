@@ -20,7 +20,7 @@ from hangup.spend.reported import billed, calculated
 from hangup.spend.usage import Usage, read_aggregate, read_first_token, read_usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from hangup.otel.instruments import Instruments
     from hangup.spend.pricer import Pricer
@@ -94,7 +94,7 @@ class Booking:
             self.enter_estimates(call)
             self._note_vague(call, model, attributes)
             return
-        if complete(call.kind, usage):
+        if complete(call.kind, usage) and not _outrun(usage, estimates):
             metering = None
             if len(estimates) == 1:
                 metering = _fitted(estimates[0], usage)
@@ -112,10 +112,13 @@ class Booking:
         if estimates:
             self.enter_estimates(call)
             return
+        further_in = said is not None and usage is None
+        if further_in and call.kind in MODEL_CALLS:
+            return  # it repeats what stands in it, and is no call of its own
         first = read_first_token(attributes)
         self._book(call, model, usage, first, None, attributes)
-        if said is not None and usage is None:
-            return  # all of it was counted further in
+        if further_in:
+            return
         if call.kind in MODEL_CALLS and not (usage is None and call.failed):
             self._note_unknown(max(1, call.vague), model, _bound_of(attributes))
 
@@ -285,6 +288,18 @@ def _own(call: Call, said: Usage) -> Usage | None:
         return None if repeats else said
     own = said if counted is None else said.beyond(counted)
     return own if own.total else None
+
+
+def _outrun(usage: Usage | None, estimates: Sequence[Exchange]) -> bool:
+    """Whether more had come on the wire, when it was cut, than a span reports.
+
+    Anthropic names an output in ``message_start`` that is only a placeholder, and some
+    instrumentations report it where the stream was cut.
+    """
+    if usage is None or usage.output is None:
+        return False
+    cut = [one.usage for one in estimates if one.outcome_unknown]
+    return sum(one.output or 0 for one in cut if one is not None) > usage.output
 
 
 def _tell_those_around(call: Call, usage: Usage) -> None:

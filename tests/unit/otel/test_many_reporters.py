@@ -89,9 +89,6 @@ def test_a_model_span_around_an_agent_repeats_what_its_calls_used(
     assert telemetry.tokens("delivered") == _metered(telemetry) == (113, 11)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="its tokens are not counted again, but it still is as a call"
-)
 def test_a_model_span_around_an_agent_is_no_call_of_its_own(
     telemetry: Telemetry, tracer: Tracer, clock: FakeClock
 ) -> None:
