@@ -247,14 +247,14 @@ async def test_a_thread_reads_on_to_the_end(rig: Rig) -> None:
     abandoned = threading.Event()
 
     def read(url: str) -> None:
-        with (
-            openai.OpenAI(base_url=url, api_key="x", max_retries=0) as client,
-            hangup.drain(budget=10.0),
-        ):
-            for chunk in client.chat.completions.create(**STREAM):
-                rig.said.extend(one.delta.content or "" for one in chunk.choices)
-                if len(rig.said) == 3:
-                    assert abandoned.wait(WITHIN)
+        with openai.OpenAI(base_url=url, api_key="x", max_retries=0) as client:
+            stream = client.chat.completions.create(**STREAM)
+            rig.said.append(next(stream).choices[0].delta.content or "")
+            with hangup.drain(budget=10.0):
+                for chunk in stream:
+                    rig.said.extend(one.delta.content or "" for one in chunk.choices)
+                    if len(rig.said) == 3:
+                        assert abandoned.wait(WITHIN)
 
     async def work() -> None:
         async with hangup.run(name="r", budget=60.0) as run:
@@ -266,6 +266,7 @@ async def test_a_thread_reads_on_to_the_end(rig: Rig) -> None:
     call = await begun(rig)
     await rig.heard(3)
     runs[0].cancel("disconnect")
+    await settle()  # nobody reads; it is not to be closed
     abandoned.set()
     await done(call)
     with pytest.raises(hangup.RunCancelled):

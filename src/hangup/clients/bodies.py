@@ -14,55 +14,24 @@ import contextvars
 import queue
 import threading
 import weakref
-import zlib
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from hangup.clients.encodings import decoding
 from hangup.core.admission import stop_here
 from hangup.core.clock import SYSTEM_CLOCK
 from hangup.core.current import position
 from hangup.core.guard import fault, guarded
-from hangup.core.tree import current_task
+from hangup.core.tree import place
 from hangup.otel import exchanges
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+    from hangup.core.drain import DrainScope
     from hangup.core.run import Run
+    from hangup.core.tree import Place
     from hangup.otel.call import Exchange
-
-_GZIP: Final = 16 + zlib.MAX_WBITS
-# Decompressed at a time, so that a small chunk never becomes a huge one at once.
-_PIECE: Final = 256 * 1024
-
-
-def decoding(encoding: str) -> tuple[bool, Inflate | None]:
-    """Return whether we can undo a content encoding, and what does it; None: nothing.
-
-    Only the encodings that the standard library knows; the client library undoes all
-    of its own for the application, whatever we can read.
-    """
-    name = encoding.strip().lower()
-    if name in {"gzip", "x-gzip"}:
-        return True, Inflate(_GZIP)
-    if name == "deflate":
-        return True, Inflate(zlib.MAX_WBITS)
-    return name in {"", "identity"}, None
-
-
-class Inflate:
-    """Undoes gzip or deflate, chunk by chunk, in pieces of bounded size."""
-
-    def __init__(self, bits: int) -> None:
-        self._inflate = zlib.decompressobj(bits)
-
-    def __call__(self, data: bytes) -> list[bytes]:
-        """Return what a chunk holds."""
-        pieces = []
-        while data:
-            pieces.append(self._inflate.decompress(data, _PIECE))
-            data = self._inflate.unconsumed_tail
-        return pieces
 
 
 class Watched:
@@ -83,10 +52,12 @@ class Watched:
         self.run = run
         self.reading = 0
         self.ended = False
-        # Who reads it, and the drain block that it came in: either may let it go on.
-        self.task = current_task()
-        here = position()
-        self._drain = None if here is None else here.drain
+        # The answer comes as a whole, when all of it was generated and will be billed.
+        self.whole = False
+        # Who reads it, and in which drain block: either may let it go on.
+        self._place: Place = None
+        self._drain: DrainScope | None = None
+        self.read_here()
         self._exchange = exchange
         legible, self._inflate = decoding(encoding)
         self.meter = exchange.meter if exchange is not None and legible else None
@@ -98,7 +69,15 @@ class Watched:
     def drained(self) -> bool:
         """Whether it is read to its end on purpose, though its run has stopped."""
         run = self.run
-        return run is not None and run.work.tree.draining(self.task, self._drain)
+        return run is not None and run.work.tree.draining(self._place, self._drain)
+
+    def read_here(self) -> None:
+        """Note who reads it from here on."""
+        if self.run is None:
+            return
+        self._place = place()
+        here = position()
+        self._drain = None if here is None else here.drain
 
     def feed(self, data: bytes) -> None:
         """Meter what has passed."""
@@ -180,6 +159,7 @@ class _AsyncReader:
         self._body = body
         self._next = inner.__aiter__().__anext__
         self._watched = watched
+        guarded(watched.read_here)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -192,7 +172,6 @@ class _AsyncReader:
             if stop is not None:
                 raise stop
         watched.reading += 1
-        watched.task = asyncio.current_task()
         try:
             data: bytes = await self._next()
         except StopAsyncIteration:
@@ -221,6 +200,8 @@ class SyncBody:
     def __init__(self, inner: Any, watched: Watched) -> None:
         self._inner = inner
         self._watched = watched
+        if watched.run is not None:
+            _open.add(self)
 
     @property
     def watched(self) -> Watched:
@@ -258,18 +239,15 @@ class _SyncReader:
         self._body = body
         self._next = iter(inner).__next__
         self._watched = watched
+        guarded(watched.read_here)
 
     def __iter__(self) -> Iterator[bytes]:
         return self
 
     def __next__(self) -> bytes:
         watched = self._watched
-        run = watched.run
-        if run is not None:
-            stop = guarded(_stop_reading, run)
-            if stop is not None:
-                self._body.close()
-                raise stop
+        self._ask()
+        watched.reading += 1
         try:
             data: bytes = self._next()
         except StopIteration:
@@ -278,12 +256,29 @@ class _SyncReader:
         except BaseException:
             guarded(_end, watched)
             raise
+        finally:
+            watched.reading -= 1
         if watched.meter is not None:
             try:
                 watched.feed(data)
             except Exception as error:  # noqa: BLE001  any fault of ours
                 fault("Watched.feed", error)
+        # Whoever waited for this may have been stopped meanwhile, and never ask again.
+        self._ask()
         return data
+
+    def _ask(self) -> None:
+        """Close the answer and raise the stop if its run must not go on.
+
+        Not while a whole answer is read: what it cost is spent, and stands at its end.
+        """
+        watched = self._watched
+        run, meter = watched.run, watched.meter
+        if run is None or (watched.whole and meter and not meter.streamed):
+            return
+        if (stop := guarded(_stop_reading, run)) is not None:
+            self._body.close()
+            raise stop
 
     def __del__(self) -> None:
         if not self._watched.ended:
@@ -353,16 +348,16 @@ closer = _Closer()
 
 
 class _Open:
-    """Asynchronous bodies read for a run, so that its stop finds them. Thread-safe."""
+    """Bodies read for a run, so that its stop finds them. Thread-safe."""
 
     def __init__(self) -> None:
-        self._bodies: dict[int, weakref.ref[AsyncBody]] = {}
+        self._bodies: dict[int, weakref.ref[AsyncBody | SyncBody]] = {}
 
-    def add(self, body: AsyncBody) -> None:
+    def add(self, body: AsyncBody | SyncBody) -> None:
         key = id(body)
         self._bodies[key] = weakref.ref(body, lambda _: self._bodies.pop(key, None))
 
-    def of(self, run: Run) -> list[AsyncBody]:
+    def of(self, run: Run) -> list[AsyncBody | SyncBody]:
         bodies = [reference() for reference in tuple(self._bodies.values())]
         return [
             body

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import threading
@@ -9,17 +10,17 @@ from typing import TYPE_CHECKING
 
 from hangup.core.current import POSITION, Position, enter, position
 from hangup.core.deadline import check_budget
-from hangup.core.tree import current_task
+from hangup.core.tree import place
 from hangup.errors import ConfigError, MisuseError
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
     from types import TracebackType
 
     from hangup.core.cause import Abandonment
     from hangup.core.clock import Timer
     from hangup.core.run import Run
+    from hangup.core.tree import Place
 
 
 class DrainScope:
@@ -49,14 +50,13 @@ class DrainScope:
         self.budget = check_budget(budget)
         if not math.isfinite(self.budget):
             raise ConfigError("budget", budget, "give seconds: it has to end some time")
-        self.task: asyncio.Task[object] | None = None
+        self.place: Place = None
         self._around: DrainScope | None = None
         self._run: Run | None = None
         self._position: Position | None = None
         self._leave: Callable[[], None] | None = None
         self._forget: Callable[[], None] | None = None
         self._timer: Timer | None = None
-        self._thread = 0
         self._entered = False
         self._over = False
         self._lock = threading.Lock()
@@ -81,8 +81,7 @@ class DrainScope:
                 "a hangup.drain block was entered twice; call it again for each block"
             )
         self._entered = True
-        self._thread = threading.get_ident()
-        self.task = current_task()
+        self.place = place()
         here = position()
         if here is None or here.run is None or here.run.inert:
             return
@@ -114,10 +113,10 @@ class DrainScope:
 
     def _let_through(self) -> None:
         """Deliver what was held back, on the loop that it was held back from."""
-        run, task = self._run, self.task
+        run, task = self._run, self.place
         if run is None:
             return
-        if task is not None:
+        if isinstance(task, asyncio.Task):
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 task.get_loop().call_soon_threadsafe(run.work.tree.release, task)
         around: Run | None = run
@@ -146,18 +145,17 @@ class DrainScope:
         self._run.work.tree.drains.discard(self)
         if self._run.token.abandonment is not None:
             self._let_through()
-        self.task = None
+        self.place = None
         return misuse
 
     def _misuse(self) -> MisuseError | None:
-        if current_task() is not self.task or (
-            self.task is None and threading.get_ident() != self._thread
-        ):
+        here = place()
+        if here != self.place:
             return MisuseError(
-                f"a hangup.drain block was entered in {self.task or 'another thread'} "
-                f"and left in {current_task()}; enter and leave it in the same task. "
-                "Probable cause: an async generator that holds it was closed "
-                "elsewhere; put the block around the loop that consumes it instead"
+                f"a hangup.drain block was entered in {self.place} and left in {here}; "
+                "enter and leave it in the same task. Probable cause: an async "
+                "generator that holds it was closed elsewhere; put the block around "
+                "the loop that consumes it instead"
             )
         if self._position is not None and POSITION.get() is not self._position:
             return MisuseError(

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from hangup.core.drain import DrainScope
     from hangup.core.run import Run
 
+    Place = asyncio.Task[Any] | int | None
+    """A task, the number of a thread, or none."""
+
 
 def current_task() -> asyncio.Task[Any] | None:
     """Return the running task, None outside any event loop."""
@@ -22,6 +25,12 @@ def current_task() -> asyncio.Task[Any] | None:
         return asyncio.current_task()
     except RuntimeError:
         return None
+
+
+def place() -> Place:
+    """Return where the present code runs: the task, or where none runs the thread."""
+    task = current_task()
+    return threading.get_ident() if task is None else task
 
 
 class Tree:
@@ -128,19 +137,17 @@ class Tree:
 
     # Drains
 
-    def draining(
-        self, task: asyncio.Task[Any] | None, born: DrainScope | None = None
-    ) -> bool:
+    def draining(self, reader: Place, born: DrainScope | None = None) -> bool:
         """Whether the stop of the run has come, and waits for a drain block to end.
 
         Args:
-            task: A block of this task; None asks for none.
+            reader: The task or thread whose blocks count; None for none.
             born: The block that the work in question began in.
         """
         if born is not None and born.holds:
             return True
-        return task is not None and any(
-            drain.task is task and drain.holds for drain in tuple(self.drains)
+        return reader is not None and any(
+            drain.place == reader and drain.holds for drain in tuple(self.drains)
         )
 
     def drains_call(self, number: int) -> bool:
