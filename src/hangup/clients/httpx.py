@@ -27,7 +27,7 @@ from hangup.otel.notices import SETTLE_HEADER
 from hangup.otel.propagator import REQUEST_HOST, outgoing, run_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from hangup.core.run import Run
 
@@ -97,26 +97,57 @@ class _Origins:
 _holders = _Origins()
 
 
-class _Passage:
-    """One request through a transport of one stack, and what is done around it."""
+_MARK: Final = "hangup"
 
-    __slots__ = ("_hop", "_request", "_stack", "_visit")
+
+class _Passage:
+    """One request through a transport of one stack, and what is done around it.
+
+    It marks the request, so that another transport of ours further in, the patched one
+    beneath one that was wrapped by hand, lets it through.
+    """
+
+    __slots__ = ("_attempts", "_hop", "_request", "_stack", "_visit")
 
     def __init__(self, request: Any, stack: Any) -> None:
         self._request = request
         self._stack = stack
+        self._attempts = 0
         self._visit: Visit | None = guarded(Visit, request)
         if self._visit is not None and self._visit.refusal is not None:
             raise self._visit.refusal
         self._hop = _Hop(request)
 
+    def attempt(self) -> None:
+        """Ask for a request that has come through already, unless it is the first.
+
+        Raises:
+            Stop: It may not be sent once more.
+        """
+        self._attempts += 1
+        if self._attempts == 1 or self._visit is None:
+            return
+        stop = guarded(self._visit.stop)
+        if stop is not None:
+            raise stop
+
     def __enter__(self) -> Self:
         guarded(self._hop.leave)
         if self._visit is not None:
             guarded(self._visit.leave, self._request, self._stack)
+        guarded(self._mark)
         return self
 
+    def _mark(self) -> None:
+        self._request.extensions = {**self._request.extensions, _MARK: self}
+
+    def _unmark(self) -> None:
+        kept = dict(self._request.extensions)
+        kept.pop(_MARK, None)
+        self._request.extensions = kept
+
     def __exit__(self, kind: object, error: object, trace: object) -> None:
+        guarded(self._unmark)
         if self._visit is not None:
             guarded(self._visit.left, self._request)
         if error is None:
@@ -138,20 +169,67 @@ class _Passage:
         return self._hop.host
 
 
+def _is_inside(request: Any) -> bool:
+    """Whether a transport of ours further out sees to the request, and lets it go on.
+
+    What stands between the two may send it more than once; each time is asked for.
+
+    Raises:
+        Stop: It may not go on.
+    """
+    passage = request.extensions.get(_MARK)
+    if not isinstance(passage, _Passage):
+        return False
+    passage.attempt()
+    return True
+
+
+def through(send: Callable[[Any], Any], request: Any, stack: Any) -> Any:
+    """Send a request with everything that is done around it; return its answer.
+
+    Args:
+        send: Sends it.
+        request: A request of ``stack``.
+        stack: The module ``httpx`` or ``httpx2``.
+
+    Raises:
+        Stop: The request is refused; nothing was sent.
+    """
+    if _is_inside(request):
+        return send(request)
+    with _Passage(request, stack) as passage:
+        before = REQUEST_HOST.set(passage.host)
+        try:
+            response = send(request)
+        finally:
+            REQUEST_HOST.reset(before)
+    passage.arrive(response, asynchronous=False)
+    return response
+
+
+async def through_async(
+    send: Callable[[Any], Awaitable[Any]], request: Any, stack: Any
+) -> Any:
+    """Do the same as :func:`through` for an asynchronous client."""
+    if _is_inside(request):
+        return await send(request)
+    with _Passage(request, stack) as passage:
+        before = REQUEST_HOST.set(passage.host)
+        try:
+            response = await send(request)
+        finally:
+            REQUEST_HOST.reset(before)
+    passage.arrive(response, asynchronous=True)
+    return response
+
+
 def _sync_transport(stack: Any) -> Callable[[Any, Patch], Callable[..., Any]]:
     def make(original: Any, patch: Patch) -> Callable[..., Any]:
         @functools.wraps(original)
         def handle_request(self: Any, request: Any) -> Any:
             if not patch.active:
                 return original(self, request)
-            with _Passage(request, stack) as passage:
-                before = REQUEST_HOST.set(passage.host)
-                try:
-                    response = original(self, request)
-                finally:
-                    REQUEST_HOST.reset(before)
-            passage.arrive(response, asynchronous=False)
-            return response
+            return through(partial(original, self), request, stack)
 
         return handle_request
 
@@ -164,14 +242,7 @@ def _async_transport(stack: Any) -> Callable[[Any, Patch], Callable[..., Any]]:
         async def handle_async_request(self: Any, request: Any) -> Any:
             if not patch.active:
                 return await original(self, request)
-            with _Passage(request, stack) as passage:
-                before = REQUEST_HOST.set(passage.host)
-                try:
-                    response = await original(self, request)
-                finally:
-                    REQUEST_HOST.reset(before)
-            passage.arrive(response, asynchronous=True)
-            return response
+            return await through_async(partial(original, self), request, stack)
 
         return handle_async_request
 
@@ -207,8 +278,18 @@ class _Stops(registry.RunObserver):
             close_unread(run)
 
 
+class _State:
+    by_hand = False
+
+
 _stops = _Stops()
 _patches: list[Patch] = []
+
+
+def watch_stops() -> None:
+    """Close what stopped runs have left unread, also where nothing is patched."""
+    _State.by_hand = True
+    registry.add_observer(_stops)
 
 
 def install() -> None:
@@ -223,7 +304,8 @@ def install() -> None:
 
 def uninstall() -> None:
     """Unwrap them; what cannot be unwrapped hands everything through. Idempotent."""
-    registry.remove_observer(_stops)
+    if not _State.by_hand:
+        registry.remove_observer(_stops)
     for patch in _patches:
         patch.revert()
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hangup.clients.bodies import AsyncBody, SyncBody, Watched, closer
 from hangup.config import Mode
+from hangup.core.admission import stop_here
 from hangup.core.current import position
 from hangup.core.tree import current_task
 from hangup.otel import exchanges
@@ -55,6 +56,10 @@ class Visit:
             self._stream = request.stream
             request.stream = sending(self._stream, self._exchange)
 
+    def stop(self) -> BaseException | None:
+        """Return what to raise instead of sending it once more, None to send it."""
+        return None if self._run is None else stop_here(self._run)
+
     def left(self, request: Any) -> None:
         """After it has gone: give the request its own stream back."""
         if self._stream is not None:
@@ -69,6 +74,7 @@ class Visit:
         """Watch the body of an answer."""
         exchange = self._exchange
         if exchange is not None:
+            exchange.sent = True  # a transport need not have read it from our stream
             exchange.status = response.status_code
             exchange.billed = billed_in_header(response.headers)
             if response.status_code != _OK:
@@ -78,6 +84,11 @@ class Visit:
         shielded = here is not None and here.shield is not None
         run = None if shielded else self._run
         if exchange is None and run is None:
+            return
+        if response.is_closed:  # it was read, as answers that are made up here are
+            watched = Watched(run, exchange)
+            watched.feed(response.content)
+            watched.end(complete=True)
             return
         encoding = response.headers.get("content-encoding", "")
         watched = Watched(run, exchange, encoding)
