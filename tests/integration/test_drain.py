@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import openai
 import pytest
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from support.agents import ORDERS
 from support.core import settle
 from support.scripted import WITHIN, Call, Provider, scripted, whole
+from support.servers import Served, get
 from support.telemetry import instrumented
 
 import hangup
@@ -21,6 +26,7 @@ from hangup.otel import names
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from starlette.requests import Request
     from support.telemetry import Telemetry
 
 CHAT = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}
@@ -284,3 +290,44 @@ async def test_of_a_run_that_lives_everything_is_delivered(rig: Rig) -> None:
         await asking
     assert rig.measured.tokens("delivered") == (7, 5)
     assert rig.used() == (0, 0)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_handler_whose_client_left_has_its_answer(order: str) -> None:
+    """Under a real server, whatever stands around the handler."""
+    left, said = threading.Event(), []
+
+    async def main() -> None:
+        with instrumented() as measured:
+            async with scripted() as provider:
+
+                async def agent(_request: Request) -> Response:
+                    run = hangup.current_run()
+                    assert run is not None
+                    run.on_abandon(lambda _: left.set())
+                    async with (
+                        hangup.drain(budget=10.0),
+                        openai.AsyncOpenAI(
+                            base_url=provider.url, api_key="x"
+                        ) as client,
+                    ):
+                        answer = await client.chat.completions.create(**ASK)
+                        said.append(answer.choices[0].message.content)
+                    return JSONResponse({})
+
+                app = Starlette(routes=[Route("/", agent)], middleware=ORDERS[order]())
+                with Served(app) as server:
+                    asking = await asyncio.to_thread(get, server, "/")
+                    call = await provider.call()
+                    asking.close()
+                    assert await asyncio.to_thread(left.wait, WITHIN)
+                    await call.answer(whole(7, 5))
+                    async with asyncio.timeout(WITHIN):
+                        while not measured.total(names.RUNS):  # noqa: ASYNC110
+                            await asyncio.sleep(0.01)
+                sunk, wasted = measured.tokens("sunk"), measured.tokens("wasted")
+                assert said == ["well"]
+                assert (sunk[0] + wasted[0], sunk[1] + wasted[1]) == (7, 5)
+                assert measured.total(names.OUTCOME_UNKNOWN) == 0
+
+    asyncio.run(main())

@@ -109,7 +109,8 @@ async def test_an_unread_answer_is_closed_when_the_run_stops(stack: Any) -> None
                     await call.say("word ")
                     answer = await asking
                     run.cancel("disconnect")
-                    await call.left()
+                    await asyncio.Event().wait()
+            await call.left()  # before the client goes, and though somebody holds it
             assert answer is not None
 
 
@@ -315,7 +316,8 @@ async def test_it_goes_on_refusing_when_the_instrumentation_is_gone(stack: Any) 
                     await call.begin()
                     answer = await asking
                     run.cancel("disconnect")
-                    await call.left()
+                    await asyncio.Event().wait()
+            await call.left()  # before the client goes, and though somebody holds it
             assert answer is not None
 
 

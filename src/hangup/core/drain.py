@@ -31,7 +31,8 @@ class DrainScope:
     abandoned the stop waits for the block to end; then it comes. What is generated
     meanwhile is counted as wasted, as it is. Unlike in ``hangup.cleanup`` no *new* call
     is let through: once the run is abandoned it is refused, and so is another attempt
-    of a call that failed. A cancel that comes from somebody else is not held back.
+    of a call that failed. A cancel that comes from somebody else is not held back: a
+    framework that cuts a streamed response when its client leaves cuts a block in it.
     While the run lives, and outside a run, the block does nothing.
 
     ``with`` and ``async with`` do the same. A task or thread that is started inside is

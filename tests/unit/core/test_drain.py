@@ -389,6 +389,40 @@ async def test_what_is_drained_is_not_reported_as_one_that_does_not_stop() -> No
     assert [event[2] for event in seen.of("settled")] == [0]
 
 
+@in_loop
+async def test_a_task_with_a_block_of_its_own_is_waited_for_by_the_run() -> None:
+    """So is an answer read that a framework would cut with its response."""
+    clock = FakeClock()
+    answered = asyncio.Event()
+    reached: list[str] = []
+    runs: list[Run] = []
+
+    async def read(run: Run) -> None:
+        async with hangup.drain(budget=10.0):
+            with spending(run):
+                await answered.wait()
+            reached.append("answered")
+
+    async def work() -> None:
+        async with hangup.run(clock=clock) as run:
+            runs.append(run)
+            readers.append(asyncio.create_task(read(run)))
+            await for_ever()
+
+    readers: list[asyncio.Task[None]] = []
+    task = asyncio.create_task(work())
+    await settle()
+    runs[0].cancel("disconnect")
+    await settle()
+    clock.advance(9.0)
+    await settle()
+    assert not task.done()
+    answered.set()
+    with pytest.raises(RunCancelled):
+        await task
+    assert reached == ["answered"]
+
+
 # Threads
 
 
