@@ -653,36 +653,3 @@ async def test_the_background_run_of_a_delivered_one_outlives_its_deadline() -> 
     clock.advance(60.0)
     go.set()
     assert await task == "written"
-
-
-@pytest.mark.parametrize("mode", ["refuse", "enforce"])
-def test_a_worker_whose_scope_waits_for_its_word_gets_an_error_it_can_pass_on(
-    mode: str, clock: FakeClock
-) -> None:
-    """A library's background task hands an ordinary error to its consumer.
-
-    ``Stop`` would end it without a word, and the consumer, who has swallowed its own
-    stop or never gets one, would wait for ever.
-    """
-
-    @in_loop
-    async def scenario() -> None:
-        words: asyncio.Queue[Exception] = asyncio.Queue()
-
-        async def worker() -> None:
-            try:
-                hangup.check()
-            except Exception as error:  # noqa: BLE001  as libraries do
-                words.put_nowait(error)
-
-        with pytest.raises(hangup.DeadlineExceeded):
-            async with hangup.run(budget=1, mode=mode, clock=clock):
-                clock.advance(2)
-                with contextlib.suppress(asyncio.CancelledError):
-                    await settle()
-                working = asyncio.create_task(worker())
-                error = await words.get()
-                await working
-                raise error
-
-    scenario()
