@@ -58,11 +58,12 @@ class Tree:
         ] = weakref.WeakKeyDictionary()
         # The open drain blocks. No lock, as for the calls below.
         self.drains: set[DrainScope] = set()
-        # The open spending calls: whose each is, the task it may be stopped on, and
-        # where that began. No lock: one store and one pop are atomic, and readers copy
-        # it whole.
-        self.calls: dict[int, tuple[Run, asyncio.Task[Any] | None, Position | None]]
-        self.calls = {}
+        # The open spending calls: whose each is, the task it may be stopped on, where
+        # that began, and what the layer that follows calls knows it by. No lock: one
+        # store and one pop are atomic, and readers copy it whole.
+        self.calls: dict[
+            int, tuple[Run, asyncio.Task[Any] | None, Position | None, object]
+        ] = {}
         self.numbers = itertools.count()
 
     # The signal: one for a task
@@ -152,7 +153,7 @@ class Tree:
 
     def drains_call(self, number: int) -> bool:
         """Whether the open call with this number is one that is drained."""
-        _, task, born = self.calls.get(number, (None, None, None))
+        _, task, born, _ = self.calls.get(number, (None, None, None, None))
         return self.draining(task, None if born is None else born.drain)
 
     def patience(self, seconds: float) -> float:
@@ -175,12 +176,20 @@ class Tree:
         """
         return sum(
             encloses(run) and (but_on is None or task is not but_on)
-            for run, task, _ in tuple(self.calls.values())
+            for run, task, *_ in tuple(self.calls.values())
         )
 
     def calling(self, task: asyncio.Task[Any] | None) -> bool:
         """Whether a spending call is open on ``task``; None is any thread."""
-        return any(caller is task for _, caller, _ in tuple(self.calls.values()))
+        return any(caller is task for _, caller, *_ in tuple(self.calls.values()))
+
+    def opened_on(self, task: asyncio.Task[Any] | None) -> list[object]:
+        """Return the calls that ``task`` has open, the latest first; None: any thread.
+
+        As they were given to ``call_opened``.
+        """
+        opened = tuple(self.calls.values())
+        return [call for _, caller, _, call in reversed(opened) if caller is task]
 
     def busy(self, encloses: Callable[[Run], bool]) -> list[asyncio.Task[Any]]:
         """Return the tasks with an open call of a run that ``encloses`` accepts.
@@ -190,7 +199,7 @@ class Tree:
         """
         tasks = {
             task: None
-            for run, task, born in tuple(self.calls.values())
+            for run, task, born, _ in tuple(self.calls.values())
             if task is not None
             and born is not None
             and born.run is not None

@@ -143,7 +143,7 @@ class Work:
 
     # Spending calls
 
-    def call_opened(self) -> int:
+    def call_opened(self, call: object = None) -> int:
         """Note a spending call that begins here; returns what ``call_closed`` wants.
 
         It is a reason to stop the running task, but for one behind a shield (what began
@@ -162,7 +162,7 @@ class Work:
             task = None
         tree = self.tree
         number = next(tree.numbers)
-        tree.calls[number] = (self.run, task, born)
+        tree.calls[number] = (self.run, task, born, call)
         return number
 
     def call_closed(self, number: int) -> None:

@@ -7,14 +7,11 @@ span, and on the wire. Each is a :class:`Call`; the one around it is its parent.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from hangup.otel import calls
 
 if TYPE_CHECKING:
-    import asyncio
-    import threading
-    import weakref
     from collections.abc import Mapping
     from decimal import Decimal
 
@@ -22,8 +19,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext
 
     from hangup.core.run import Run
-
-    Place = weakref.ref[asyncio.Task[Any] | threading.Thread]
     from hangup.spend.meter import Meter
     from hangup.spend.usage import Usage
 
@@ -55,8 +50,8 @@ class Call:
     # Exchanges of this call that told too little, for whoever knows more.
     estimates: list[Exchange] | None = None
     nested: dict[int, None] | None = None
-    # The task or thread that opened it.
-    place: Place | None = None
+    # The thread that opened it.
+    thread = 0
     # Set when it starts, on the run's clock
     span: Span | None = None
     span_id: int

@@ -27,7 +27,7 @@ from hangup.core.guard import fault, guarded
 from hangup.core.unwind import stems_from_stop
 from hangup.errors import RunAbandoned, Stop
 from hangup.otel import calls, names, runspan
-from hangup.otel.call import MODEL_CALLS, Call, least_time
+from hangup.otel.call import Call, least_time
 from hangup.otel.context import position_in
 
 if TYPE_CHECKING:
@@ -204,9 +204,7 @@ class Guard:
             )
             if parent is not None:
                 call.parent = self._recorder.around(parent.span_id)
-            if call.parent is None and kind in MODEL_CALLS:
-                call.parent = self._recorder.twin_of(call, span)
-        refusal = self._decide(call, context, span_kind, attributes)
+        refusal = self._decide(call, context, span_kind, attributes, span)
         if refusal is not None:
             guarded(_refuse, span, call.run)
             return refusal
@@ -223,6 +221,7 @@ class Guard:
         context: Context | None,
         span_kind: SpanKind,
         attributes: Mapping[str, Any],
+        span: Span | None = None,
     ) -> BaseException | None:
         """Return what to raise instead of letting the call start; sets its run."""
         here = position_in(context)
@@ -239,6 +238,8 @@ class Guard:
                 return None
         call.run = run
         around = call.parent
+        if around is None and span is not None and run.work.tree.calls:
+            around = call.parent = self._recorder.twin_of(call, span)
         settings = run.settings
         if around is not None and around.protected:
             call.protected = True

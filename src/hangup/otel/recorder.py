@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import weakref
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext
 
     from hangup.core.run import Run
-    from hangup.otel.call import Place
     from hangup.otel.instruments import Instruments
     from hangup.spend.pricer import Pricer
 
@@ -63,8 +61,6 @@ class Recorder(registry.RunObserver):
         self._open: dict[int, Call] = {}
         # Every open span inside a call, by id, with the nearest call around it.
         self.inside: dict[int, Call] = {}
-        # The model call opened last by each task, or thread where no task runs.
-        self._latest: dict[Place | None, Call] = {}
         # Calls that have ended, and wait for what stands in them.
         self._held: dict[int, Call] = {}
         # What of a process starts at zero, has been made to.
@@ -97,7 +93,6 @@ class Recorder(registry.RunObserver):
         self._pending.clear()
         self._open.clear()
         self._held.clear()
-        self._latest.clear()
         self.inside.clear()
         self._bookkeeper.after_fork()
 
@@ -134,15 +129,13 @@ class Recorder(registry.RunObserver):
         self._open[span_id] = self.inside[span_id] = call
         if call.parent is not None:
             _stand_in(call, call.parent)
-        if call.kind in MODEL_CALLS:
-            call.place = place = _here()
-            self._latest[place] = call
         run = call.run
         if run is None:
             return
         if (call.kind, call.model, run.name, run.mode) not in self._seeded:
             self._seed(call, run)
-        call.ticket = run.work.call_opened()
+        call.thread = threading.get_ident()
+        call.ticket = run.work.call_opened(call)
         call.started_at = run.clock.monotonic()
 
     def start_exchange(self, exchange: Exchange) -> None:
@@ -156,7 +149,7 @@ class Recorder(registry.RunObserver):
         if run is None:
             exchange.started_at = SYSTEM_CLOCK.monotonic()
             return
-        exchange.ticket = run.work.call_opened()
+        exchange.ticket = run.work.call_opened(exchange)
         exchange.started_at = run.clock.monotonic()
 
     def end_exchange(self, exchange: Exchange) -> None:
@@ -182,20 +175,18 @@ class Recorder(registry.RunObserver):
         call = self.inside.get(context.span_id)
         if call is not None:
             return call
-        latest = self._latest.get(_here())
-        if latest is None or latest.run is not run or latest.answered:
-            return None
-        return latest
+        return None if run is None else _unanswered(run)
 
-    def twin_of(self, call: Call, span: Span) -> Call | None:
+    @staticmethod
+    def twin_of(call: Call, span: Span) -> Call | None:
         """Return the open call that a span which stands in none reports once more.
 
         Two instrumentations of one call stand beside each other where the outer one
-        does not make its span current. They are of different scopes, of one task or
-        thread, and the second begins before anything came of the first.
+        does not make its span current. They are of different scopes, of one run and one
+        task or thread, and the second begins before anything came of the first.
         """
-        other = self._latest.get(_here())
-        if other is None or other.inner or other.answered or other.kind != call.kind:
+        other = None if call.run is None else _unanswered(call.run)
+        if other is None or other.inner or other.kind != call.kind:
             return None
         models = {call.model, other.model} - {None}
         if len(models) > 1 or _scope_of(other.span) == _scope_of(span):
@@ -248,8 +239,6 @@ class Recorder(registry.RunObserver):
             for span_id in tuple(call.nested):
                 self.inside.pop(span_id, None)
         call.report = report
-        if self._latest.get(call.place) is call:
-            self._latest.pop(call.place, None)
         run = call.run
         if run is not None:
             call.ended_at = run.clock.monotonic()
@@ -355,13 +344,23 @@ class Recorder(registry.RunObserver):
                 call.duplicate = True
 
 
-def _here() -> Place:
-    """Return what tells the running task, or thread, from all others.
+def _unanswered(run: Run) -> Call | None:
+    """Return the model call of the run that the present task or thread has open.
 
-    A weak reference: equal to none once its object is gone, while identities and thread
-    numbers are used again, and some calls never end.
+    One that nobody has told of yet: some spans never end.
     """
-    return weakref.ref(current_task() or threading.current_thread())
+    task, thread = current_task(), threading.get_ident()
+    for call in run.work.tree.opened_on(task):
+        if (
+            isinstance(call, Call)
+            and call.span is not None
+            and call.kind in MODEL_CALLS
+            and call.run is run
+            and not call.answered
+            and (task is not None or call.thread == thread)
+        ):
+            return call
+    return None
 
 
 def _scope_of(span: object) -> str:
