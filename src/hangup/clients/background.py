@@ -3,15 +3,12 @@
 OpenAI answers a request with ``background: true`` at once, or streams, and generates to
 the end whatever its caller does; what it used is told to those who ask again. So such
 a call stays open when its answer is over, until an answer that passes says what it
-used. If its run is stopped before that, the provider is told to cancel: one request,
-past our own policy and meter, the way the first one went.
+used. If its run is stopped before that, the provider is told to cancel (``recall``).
 """
 
 from __future__ import annotations
 
-import asyncio
 import atexit
-import contextvars
 import json
 import os
 import re
@@ -20,21 +17,22 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from hangup.clients.bodies import Watched
+from hangup.clients import recall
 from hangup.core import registry
 from hangup.core.clock import SYSTEM_CLOCK
 from hangup.core.current import position
 from hangup.core.guard import guarded
 from hangup.core.interrupt import awaited_outside
 from hangup.core.tree import current_task
-from hangup.otel import exchanges, wire
+from hangup.otel import exchanges
 from hangup.otel.call import Exchange
-from hangup.otel.once import warn_once
 from hangup.spend.dialects import Provider
 from hangup.spend.meter import Meter
 from hangup.spend.modelcall import parse
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from hangup.core.clock import Timer
     from hangup.core.run import Run
 
@@ -44,94 +42,72 @@ LONG: Final = 600.0
 A response that is not to be stored is kept about as long, for those who poll.
 """
 _MOST: Final = 10_000
-_THREADS: Final = 8
-_TIMEOUT: Final = 5.0
-_OK: Final = 200
-_NOT_FOUND: Final = 404
 _WANTED: Final = re.compile(rb'"background"\s*:\s*true')
-_ID: Final = re.compile(r"[\w:-][\w.:-]{0,255}", re.ASCII)
-# What headers say of their own request alone; the others go along with a cancel.
-_ITS_OWN: Final = frozenset((
-    *("content-length", "content-type", "content-encoding", "transfer-encoding"),
-    *("accept", "accept-encoding", "connection", "host", "idempotency-key"),
-    *("traceparent", "tracestate", wire.HEADER, wire.BAGGAGE),
-))  # fmt: skip
+_ID: Final = re.compile(r"[\w-][\w.:-]{0,255}", re.ASCII)
 
 
 class _Response:
-    """One background response, and the way to its provider."""
+    """One background response whose fate is not known."""
 
-    def __init__(
-        self, exchange: Exchange, request: Any, stack: Any, send: partial[Any]
-    ) -> None:
+    def __init__(self, exchange: Exchange, line: recall.Line) -> None:
         here, task = position(), current_task()
+        above, run = exchange.parent, exchange.run
         self.exchange = exchange
-        self.send = send
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.asynchronous = isinstance(send.args[0], stack.AsyncBaseTransport)
-        if self.asynchronous and task is not None:
-            self.loop = task.get_loop()
+        self.line = line
+        self.clock = SYSTEM_CLOCK if run is None else run.clock
         self.task = None if task is None else weakref.ref(task)
         # What must be finished is not cancelled either.
-        self.shielded = here is not None and here.shield is not None
+        self.shielded = (here is not None and here.shield is not None) or (
+            above is not None and above.protected
+        )
         self.over = False  # the answer to its request has been read, or was cut
-        self.asked = False  # to be cancelled
+        self.asked = False  # to be cancelled, by us or by the application
         self.told: Meter | None = None
-        self.http = b""
         self.seen = 0.0
         self.timer: Timer | None = None
-        self.clock = SYSTEM_CLOCK if exchange.run is None else exchange.run.clock
-        self._new = stack.Request
-        self._url = request.url
-        self._headers = [
-            (name, value)
-            for name, value in request.headers.multi_items()
-            if name.lower() not in _ITS_OWN and not name.startswith("x-stainless-")
-        ]
+
+    @property
+    def id(self) -> str:
+        """Its id at the provider; "" where that is not known, or no id."""
+        found = self.exchange.meter.response_id or ""
+        return found if _ID.fullmatch(found) else ""
 
     @property
     def key(self) -> tuple[str, str]:
-        """Where it is, and its id there; "" where that is not known."""
-        found = self.exchange.meter.response_id or ""
-        return _origin(self._url), found if _ID.fullmatch(found) else ""
+        """What tells it from all others."""
+        return self.line.origin, self.id
 
-    def ask(self, method: str, what: str) -> Any:
-        """Return a request about it."""
-        path, mark, query = self._url.raw_path.partition(b"?")
-        tail = f"/{self.key[1]}{what}".encode()
-        headers = [
-            *self._headers,
-            ("accept", "application/json"),
-            ("accept-encoding", "identity"),
-        ]
-        if self.http == b"HTTP/1.1":  # its client may be closed by now
-            headers.append(("connection", "close"))
-        names = ("connect", "read", "write", "pool")
-        return self._new(
-            method,
-            self._url.copy_with(raw_path=path.rstrip(b"/") + tail + mark + query),
-            headers=headers,
-            extensions={"timeout": dict.fromkeys(names, _TIMEOUT)},
-        )
+    def serves_others(self) -> bool:
+        """Whether somebody outside its run waits for the task that asked for it.
 
+        To be called where that task runs.
+        """
+        task = None if self.task is None else self.task()
+        run = around = self.exchange.run
+        if run is None or task is None or task.done():
+            return False
+        while around is not None:
+            if around.work.task is task:
+                return False
+            around = around.parent
+        return awaited_outside(task, run.root.work.outside)
 
-class _Answer:
-    """An answer that tells how it stands; whoever asked."""
-
-    def __init__(self, response: Any) -> None:
-        self.ok = response.status_code == _OK
-        self.found = response.status_code != _NOT_FOUND
-        self.stream = response.stream
-        self._exchange = Exchange(Meter(Provider.OPENAI_RESPONSES))
-        encoding = response.headers.get("content-encoding", "")
-        self._watched = Watched(None, self._exchange if self.ok else None, encoding)
-        self.feed = self._watched.feed
-
-    def read(self) -> Meter:
-        """Return what it said, once all of it has been fed."""
-        if self._watched.meter is not None:
-            self._watched.meter.close(0.0)
-        return self._exchange.meter
+    def final(self, told: Meter) -> Meter:
+        """Return a meter of the whole call, by an answer that is final."""
+        before = self.exchange.meter
+        body = {
+            "id": told.response_id,
+            "model": told.response_model,
+            "status": "completed",
+            "usage": told.raw_usage,
+        }
+        # When the text came says nothing of what was generated past the cut.
+        meter = Meter(before.provider, before.call, started_at=before.started_at)
+        meter.first_token_at = before.first_token_at
+        now = self.clock.monotonic()
+        meter.feed(json.dumps(body).encode(), now)
+        meter.close(now)
+        return meter
 
 
 class _Responses(registry.RunObserver):
@@ -145,27 +121,26 @@ class _Responses(registry.RunObserver):
         self._lock = threading.Lock()
         self._open: dict[int, _Response] = {}
         self.by_key: dict[tuple[str, str], _Response] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def attend(self, one: _Response) -> None:
-        """Take up a call that is about to be made."""
-        if len(self._open) >= _MOST and (oldest := next(iter(self._open), None)):
-            self._give_up(self._open.get(oldest))
-        self._open[one.exchange.span_id] = one
-        one.exchange.lasting = True
-        one.exchange.ending = partial(self._answered, one)
 
     def of(self, exchange: Exchange) -> _Response | None:
         """Return what is known of the response to a request."""
         return self._open.get(exchange.span_id) if exchange.lasting else None
 
+    def attend(self, one: _Response) -> None:
+        """Take up a call that is about to be made."""
+        if len(self._open) >= _MOST:
+            self.give_up(next(iter(tuple(self._open.values())), None))
+        self._open[one.exchange.span_id] = one
+        one.exchange.lasting = True
+        one.exchange.ending = partial(self._answered, one)
+
     def _answered(self, one: _Response) -> bool:
         """Its own answer is over; return whether the call goes on."""
-        exchange, meter = one.exchange, one.exchange.meter
+        exchange = one.exchange
         one.over = True
-        if not (meter.finished or exchange.free):
-            exchange.complete = False  # it was read, and told nothing
-            if one.key[1] and one.exchange.span_id in self._open:
+        if not (exchange.meter.finished or exchange.free):
+            exchange.complete = False  # whatever was read, it told nothing
+            if one.id and exchange.span_id in self._open:
                 self._keep(one)
                 return True
         self._drop(one)
@@ -173,10 +148,10 @@ class _Responses(registry.RunObserver):
 
     def _keep(self, one: _Response) -> None:
         run = one.exchange.run
-        _ = one.exchange.meter.request_model  # the body of its request is let go
+        _ = one.exchange.meter.request_model  # lets go of the body of the request
         self.by_key[one.key] = one
         self.note(one)
-        one.timer = one.clock.call_at(one.seen + LONG, partial(self._look_at, one))
+        self._watch(one)
         if run is not None:
             run.work.call_closed(one.exchange.ticket)  # nothing of ours runs for it
         if one.told is not None:
@@ -188,50 +163,44 @@ class _Responses(registry.RunObserver):
         """Note a sign that somebody still asks for it."""
         one.seen = one.clock.monotonic()
 
+    def _watch(self, one: _Response) -> None:
+        one.timer = one.clock.call_at(one.seen + LONG, partial(self._look_at, one))
+
     def _look_at(self, one: _Response) -> None:
         run, now = one.exchange.run, one.clock.monotonic()
         if run is not None and run.closed_at is None and not run.inert:
             one.seen = now
         if now - one.seen >= LONG:
-            self._give_up(one)
+            self.give_up(one)
         elif one.exchange.span_id in self._open:
-            one.timer = one.clock.call_at(one.seen + LONG, partial(self._look_at, one))
+            self._watch(one)
 
-    def tell(self, one: _Response, meter: Meter) -> None:
+    def tell(self, one: _Response, told: Meter | None) -> None:
         """Enter what the provider says at its end. Once; later answers change nothing.
 
         Args:
             one: The response.
-            meter: Has read an answer that is final.
+            told: Has read an answer that is final; None: nobody will tell.
         """
-        one.told = meter
+        if told is None:
+            self.give_up(one)
+            return
+        one.told = told
         if not one.over:
             return  # the stream it is read from may tell it better
-        if not self._drop(one):
-            return
-        exchange = one.exchange
-        before, body = exchange.meter, {
-            "id": meter.response_id,
-            "model": meter.response_model,
-            "status": "completed",
-            "usage": meter.raw_usage,
-        }  # fmt: skip
-        # What came in the stream says nothing of when the rest was generated.
-        final = Meter(before.provider, before.call, started_at=before.started_at)
-        final.first_token_at = before.first_token_at
-        now = one.clock.monotonic()
-        final.feed(json.dumps(body).encode(), now)
-        final.close(now)
-        exchange.meter, exchange.legible, exchange.halted = final, True, one.asked
-        exchanges.end(exchange)
+        if self._drop(one):
+            exchange = one.exchange
+            exchange.meter, exchange.legible = one.final(told), True
+            exchange.halted = one.asked
+            exchanges.end(exchange)
 
-    def _give_up(self, one: _Response | None) -> None:
-        """End the call of a response that nobody will tell of: outcome unknown."""
+    def give_up(self, one: _Response | None) -> None:
+        """Nobody will tell of it: its outcome is unknown."""
         if one is not None and self._drop(one) and one.over:
             exchanges.end(one.exchange)
 
     def _drop(self, one: _Response) -> bool:
-        """Forget it; return whether it was known. Of several threads one gets true."""
+        """Forget it; return whether it was known: true for one of several threads."""
         known = self._open.pop(one.exchange.span_id, None) is not None
         if self.by_key.get(one.key) is one:
             self.by_key.pop(one.key, None)
@@ -242,20 +211,16 @@ class _Responses(registry.RunObserver):
     def release(self) -> None:
         """Give up on everything."""
         for one in tuple(self._open.values()):
-            self._give_up(one)
+            self.give_up(one)
 
     # Cancelling
 
     def abandoned(self, run: Run) -> None:
         """Have the responses of a stopped run cancelled."""
         if run.work.acts:
-            self._cancel([
-                one
-                for one in tuple(self._open.values())
-                if run.work.encloses(one.exchange.run)
-                and one.key[1]
-                and not one.exchange.meter.finished
-            ])  # fmt: skip
+            ours = run.work.encloses
+            everything = tuple(self._open.values())
+            self._cancel(one for one in everything if ours(one.exchange.run))
 
     def claim(self, one: _Response) -> bool:
         """Return whether nobody has had it cancelled before."""
@@ -269,89 +234,23 @@ class _Responses(registry.RunObserver):
         if _stopped(one.exchange.run):
             self._cancel([one])
 
-    def _cancel(self, ones: list[_Response]) -> None:
+    def _cancel(self, ones: Iterable[_Response]) -> None:
         """Send each its cancel, if none was sent. Never waits."""
-        synchronous = []
-        for one in ones:
-            if one.shielded or not self.claim(one):
-                continue
-            if not one.asynchronous:
-                synchronous.append(one)
-            elif one.loop is not None:
-                context = contextvars.Context()
-                try:
-                    one.loop.call_soon_threadsafe(self._begin, one, context=context)
-                except RuntimeError:  # the loop is closed, and the connections with it
-                    self._give_up(one)
-        # A provider that is slow to answer must not hold up all the others.
-        for part in range(min(_THREADS, len(synchronous))):
-            threading.Thread(
-                target=self._work,
-                args=(synchronous[part::_THREADS],),
-                name="hangup-cancel",
-                daemon=True,
-            ).start()
+        recall.send([
+            recall.Recall(
+                one.line, one.id, partial(self._wanted, one), partial(self.tell, one)
+            )
+            for one in ones
+            if one.id
+            and not (one.shielded or one.exchange.meter.finished)
+            and self.claim(one)
+        ])  # fmt: skip
 
-    def _begin(self, one: _Response) -> None:
-        if _serves_others(one):
+    @staticmethod
+    def _wanted(one: _Response) -> bool:
+        if one.serves_others():
             one.asked = False
-            return
-        task = asyncio.get_running_loop().create_task(self._converse(one))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _converse(self, one: _Response) -> None:
-        try:
-            async with asyncio.timeout(2 * _TIMEOUT):
-                request = one.ask("POST", "/cancel")
-                while request is not None:
-                    answer = _Answer(await one.send(request))
-                    try:
-                        async for data in answer.stream:
-                            answer.feed(data)
-                    finally:
-                        await answer.stream.aclose()
-                    request = self._heard(one, request, answer)
-        except Exception as error:  # noqa: BLE001  whatever a transport raises
-            self._failed(one, error)
-        except asyncio.CancelledError:  # the loop goes down
-            self._give_up(one)
-            raise
-
-    def _work(self, ones: list[_Response]) -> None:
-        for one in ones:
-            try:
-                request = one.ask("POST", "/cancel")
-                while request is not None:
-                    answer = _Answer(one.send(request))
-                    try:
-                        for data in answer.stream:
-                            answer.feed(data)
-                    finally:
-                        answer.stream.close()
-                    request = self._heard(one, request, answer)
-            except Exception as error:  # noqa: BLE001  as above
-                self._failed(one, error)
-
-    def _heard(self, one: _Response, request: Any, answer: _Answer) -> Any:
-        """Enter what was answered to our request; return what else is to be asked."""
-        meter, last = answer.read(), request.method == "GET"
-        if meter.finished and (last or meter.raw_usage is not None):
-            self.tell(one, meter)
-        elif answer.found and not last:
-            return one.ask("GET", "")  # it may have ended just before
-        else:
-            self._failed(one, "no answer says how it ended")
-        return None
-
-    def _failed(self, one: _Response, why: object) -> None:
-        warn_once(
-            "background",
-            "a background response of a stopped run was not seen to stop (%s); its "
-            "outcome is counted as unknown (said once per process)",
-            why,
-        )
-        self._give_up(one)
+        return one.asked
 
 
 def _stopped(run: Run | None) -> bool:
@@ -361,23 +260,6 @@ def _stopped(run: Run | None) -> bool:
             return True
         run = run.parent
     return False
-
-
-def _serves_others(one: _Response) -> bool:
-    """Whether somebody outside its run waits for the task that wants it."""
-    task = None if one.task is None else one.task()
-    run = around = one.exchange.run
-    if run is None or task is None or task.done():
-        return False
-    while around is not None:
-        if around.work.task is task:
-            return False
-        around = around.parent
-    return awaited_outside(task, run.root.work.outside)
-
-
-def _origin(url: Any) -> str:
-    return f"{url.scheme}://{url.netloc.decode('ascii')}"
 
 
 _responses = _Responses()
@@ -393,16 +275,9 @@ def asks_for_it(meter: Meter, content: bytes) -> bool:
     return request is not None and request.get("background") is True
 
 
-def attend(exchange: Exchange, request: Any, stack: Any, send: partial[Any]) -> None:
-    """Take up the exchange of a request for a background response.
-
-    Args:
-        exchange: Open, nothing of it was sent.
-        request: The request, as its library has it.
-        stack: The library.
-        send: Sends a request through the same transport, bound to it, past us.
-    """
-    _responses.attend(_Response(exchange, request, stack, send))
+def attend(exchange: Exchange, line: recall.Line) -> None:
+    """Take up the exchange of a request for a background response, before it goes."""
+    _responses.attend(_Response(exchange, line))
 
 
 def look(request: Any) -> Exchange | None:
@@ -413,27 +288,27 @@ def look(request: Any) -> Exchange | None:
     if not _responses.by_key:
         return None
     url = request.url
-    path, cancels = url.path.rstrip("/"), False
-    if request.method == "POST" and path.endswith("/cancel"):
-        path, cancels = path.removesuffix("/cancel"), True
-    elif request.method != "GET":
+    path: str = url.path.rstrip("/")
+    cancels = request.method == "POST" and path.endswith("/cancel")
+    if not cancels and request.method != "GET":
         return None
-    one = _responses.by_key.get((_origin(url), path.rpartition("/")[2]))
+    key = (recall.origin_of(url), path.removesuffix("/cancel").rpartition("/")[2])
+    one = _responses.by_key.get(key)
     if one is None:
         return None
     _responses.note(one)
-    claimed = cancels and _responses.claim(one)
     looking = Exchange(Meter(Provider.OPENAI_RESPONSES))
-
-    def seen() -> bool:
-        if looking.meter.finished:
-            _responses.tell(one, looking.meter)
-        elif claimed and looking.status != _OK:
-            _responses.unclaim(one)
-        return True
-
-    looking.ending = seen
+    claimed = cancels and _responses.claim(one)
+    looking.ending = partial(_seen, one, looking, claimed)
     return looking
+
+
+def _seen(one: _Response, looking: Exchange, claimed: bool) -> bool:  # noqa: FBT001
+    if looking.meter.finished:
+        _responses.tell(one, looking.meter)
+    elif claimed and (looking.free or not looking.status):
+        _responses.unclaim(one)
+    return True
 
 
 def must_be_read(exchange: Exchange, response: Any) -> bool:
@@ -444,7 +319,7 @@ def must_be_read(exchange: Exchange, response: Any) -> bool:
     one = _responses.of(exchange)
     if one is None:
         return False
-    one.http = response.extensions.get("http_version", b"")
+    one.line.http = response.extensions.get("http_version", b"")
     kind: str = response.headers.get("content-type", "")
     return not kind.startswith("text/event-stream")
 

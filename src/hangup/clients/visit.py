@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hangup.clients import background
 from hangup.clients.bodies import AsyncBody, SyncBody, Watched, closer
+from hangup.clients.recall import Line
 from hangup.config import Mode
 from hangup.core.current import position
 from hangup.core.tree import current_task
@@ -53,7 +54,7 @@ class Visit:
         exchange: Exchange | None = opening.exchange
         if exchange is not None:
             if content is not None and background.asks_for_it(exchange.meter, content):
-                background.attend(exchange, request, stack, send)
+                background.attend(exchange, Line(request, stack, send))
         elif opening.refusal is None:
             exchange = background.look(request)
         self._exchange = exchange
