@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import inspect
 import threading
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import openai
 import pytest
 from support.scripted import WITHIN, Call, Provider, scripted, whole
-from support.telemetry import instrumented
+from support.telemetry import instrumented, opened
 
 import hangup
 from hangup.clients import background
 from hangup.otel import names, once
+from hangup.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -461,3 +464,118 @@ async def test_nobody_asks_and_the_process_ends_outcome_unknown(rig: Rig) -> Non
     await rig.booked()
     assert rig.unknown() == (1, 1)
     assert rig.measured.tokens("delivered")[1] == 0
+
+
+@rigged
+async def test_a_script_that_ends_with_its_run_has_it_cancelled_too(rig: Rig) -> None:
+    """The end of ``asyncio.run`` cancels every task, ours too; and waits for them."""
+
+    async def main() -> None:
+        client = openai.AsyncOpenAI(base_url=rig.provider.url, api_key="x")
+        async with client, hangup.run(name="r") as run:
+            await client.responses.create(**ASK)
+            run.cancel("disconnect")
+            await asyncio.sleep(60)
+
+    script = asyncio.create_task(asyncio.to_thread(asyncio.run, main()))
+    await (await rig.provider.call()).answer(response("queued"))
+    with contextlib.suppress(ConnectionError):
+        await (await rig.cancel()).answer(response("cancelled", (11, 23)))
+    # It may have been too late to hear that; then it asks.
+    asking = asyncio.create_task(rig.provider.call())
+    await asyncio.wait({script, asking}, return_when=asyncio.FIRST_COMPLETED)
+    if asking.done():
+        assert (await asking).method == "GET"
+        await (await asking).answer(response("cancelled", (11, 23)))
+    asking.cancel()
+    with pytest.raises(hangup.RunCancelled):
+        await script
+    assert rig.spent() == 34
+    assert rig.unknown() == (0, 0)
+
+
+@rigged
+async def test_nobody_asks_for_long_outcome_unknown(rig: Rig) -> None:
+    clock = FakeClock()
+    with opened(clock):
+        await rig.queued()
+        clock.advance(2 * background.LONG)
+        assert rig.unknown() == (0, 0)  # who opened the run may still ask
+    clock.advance(background.LONG - 1)
+    await rig.poll(response("in_progress"))
+    clock.advance(background.LONG - 1)
+    assert rig.unknown() == (0, 0)
+    clock.advance(1)
+    await rig.booked()
+    assert rig.unknown() == (1, 1)
+    await rig.poll(response("completed", (7, 5)))  # too late, and counted by now
+    assert rig.measured.total(names.CALLS) == 1
+
+
+@rigged
+async def test_what_must_be_finished_is_not_cancelled(rig: Rig) -> None:
+    with pytest.raises(hangup.RunCancelled):
+        async with hangup.run(name="r") as run:
+            await hangup.irreversible(rig.queued)
+            run.cancel("disconnect")
+            await asyncio.sleep(60)
+    await rig.poll(response("completed", (7, 5)))
+    await rig.booked()
+    assert rig.provider.requests == 2
+    assert rig.spent() == 12
+
+
+@rigged
+async def test_a_task_that_others_wait_for_keeps_its_response(rig: Rig) -> None:
+    joined: list[asyncio.Task[None]] = []
+    wanted = asyncio.Event()
+
+    async def both() -> None:
+        await rig.client.responses.create(**ASK)
+        wanted.set()
+        await asyncio.Event().wait()
+
+    async def other() -> None:
+        async with hangup.run(name="other"):
+            await wanted.wait()
+            await asyncio.shield(joined[0])
+
+    with pytest.raises(hangup.RunCancelled):
+        async with hangup.run(name="r") as run:
+            joined.append(asyncio.create_task(both()))
+            outer = contextvars.Context()
+            waiting = asyncio.get_running_loop().create_task(other(), context=outer)
+            await (await rig.provider.call()).answer(response("queued"))
+            await wanted.wait()
+            await asyncio.sleep(0)  # the other's turn to wait
+            run.cancel("disconnect")
+            await asyncio.sleep(60)
+    await _passed(rig)
+    assert rig.provider.requests == 2
+    for task in (waiting, *joined):
+        task.cancel()
+    await asyncio.gather(waiting, *joined, return_exceptions=True)
+
+
+@rigged
+async def test_the_cancel_goes_where_the_request_went(rig: Rig) -> None:
+    """With the query and the keys of a deployment; nothing of the first request's."""
+    url = f"{rig.provider.url}/responses?api-version=preview"
+    keys = {"api-key": "secret", "idempotency-key": "once", "traceparent": "00-1"}
+    with pytest.raises(hangup.RunCancelled):
+        async with (
+            httpx.AsyncClient(headers=keys) as client,
+            hangup.run(name="r") as run,
+        ):
+            asking = asyncio.create_task(client.post(url, json=ASK))
+            await (await rig.provider.call()).answer(response("queued"))
+            await asking
+            run.cancel("disconnect")
+            await asyncio.sleep(60)
+    cancel = await rig.provider.call()
+    assert cancel.path == "/v1/responses/resp_1/cancel?api-version=preview"
+    assert cancel.headers["api-key"] == "secret"
+    assert not {"idempotency-key", "traceparent", "content-type"} & set(cancel.headers)
+    await cancel.answer(response("cancelled", (11, 23)))
+    await rig.booked()
+    assert rig.spent() == 34
