@@ -211,7 +211,8 @@ async def test_d7_provider_keeps_going_cancel(rig: Rig) -> None:
     assert rig.measured.total(names.ESTIMATED_TOKENS, basis="estimated") == 0
     assert rig.measured.total(names.METERED_TOKENS) == 34
     assert rig.measured.total(names.CALLS) == 1
-    assert rig.provider.requests == 3
+    await _passed(rig)
+    assert rig.provider.requests == 4
 
 
 @rigged
@@ -277,7 +278,8 @@ async def test_in_observe_nothing_is_sent(rig: Rig) -> None:
         await rig.queued()
         run.cancel("disconnect")
         await rig.poll(response("completed", (7, 5)))
-    assert rig.provider.requests == 2
+    await _passed(rig)
+    assert rig.provider.requests == 3
     assert rig.spent() == 12
     assert rig.measured.tokens("wasted")[1] > 0
 
@@ -521,7 +523,8 @@ async def test_what_must_be_finished_is_not_cancelled(rig: Rig) -> None:
             await asyncio.sleep(60)
     await rig.poll(response("completed", (7, 5)))
     await rig.booked()
-    assert rig.provider.requests == 2
+    await _passed(rig)
+    assert rig.provider.requests == 3
     assert rig.spent() == 12
 
 
@@ -579,3 +582,68 @@ async def test_the_cancel_goes_where_the_request_went(rig: Rig) -> None:
     await cancel.answer(response("cancelled", (11, 23)))
     await rig.booked()
     assert rig.spent() == 34
+
+
+@rigged
+async def test_a_kill_acts_in_observe_too(rig: Rig) -> None:
+    with pytest.raises(hangup.RunCancelled):
+        async with hangup.run(name="r", mode="observe") as run:
+            await rig.queued()
+            run.cancel("killed")
+            await asyncio.sleep(60)
+    await (await rig.cancel()).answer(response("cancelled", (11, 23)))
+    await rig.booked()
+    assert rig.spent() == 34
+
+
+@rigged
+async def test_a_child_of_a_stopped_run_has_its_own_cancelled_once(rig: Rig) -> None:
+    with pytest.raises(hangup.RunCancelled):
+        async with hangup.run(name="r") as run:
+            async with hangup.run(name="child"):
+                await rig.queued()
+            run.cancel("disconnect")
+            await asyncio.sleep(60)
+    await (await rig.cancel()).answer(response("cancelled", (11, 23)))
+    await rig.booked()
+    await _passed(rig)
+    assert rig.provider.requests == 3
+    assert rig.spent() == 34
+
+
+@rigged
+async def test_a_stream_that_is_taken_up_again_tells(rig: Rig) -> None:
+    async def read() -> None:
+        async for _ in await rig.client.responses.retrieve("resp_1", stream=True):
+            pass
+
+    async with hangup.run(name="r"):
+        await rig.queued()
+        reading = asyncio.create_task(read())
+        again = await rig.provider.call()
+        await again.begin()
+        kind, end = "response.completed", response("completed", (7, 5))
+        await again.event({"type": kind, "sequence_number": 9, "response": end}, kind)
+        await again.finish()
+        await reading
+    assert rig.measured.tokens("delivered") == (7, 5)
+    assert rig.unknown() == (0, 0)
+
+
+@rigged
+async def test_a_cancel_of_the_applications_own_that_fails_leaves_it_to_us(
+    rig: Rig,
+) -> None:
+    with pytest.raises(hangup.RunCancelled):
+        async with hangup.run(name="r") as run:
+            await rig.queued()
+            asking = asyncio.create_task(rig.client.responses.cancel("resp_1"))
+            await (await rig.cancel()).answer({"error": {}}, status=500)
+            with pytest.raises(openai.InternalServerError):
+                await asking
+            run.cancel("disconnect")
+            await asyncio.sleep(60)
+    await (await rig.cancel()).answer(response("cancelled", (11, 23)))
+    await rig.booked()
+    assert rig.spent() == 34
+    assert rig.unknown() == (0, 0)
