@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 
 from hangup import config
-from hangup.core import guard
+from hangup.core import guard, registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +27,7 @@ def _pristine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         if variable.startswith(config.ENV_PREFIX):
             monkeypatch.delenv(variable)
     config.use(None)
+    registry._registry.declared.clear()
     guard.strict(True)  # noqa: FBT003  a switch
     yield
     guard.strict(False)  # noqa: FBT003  a switch

@@ -7,11 +7,13 @@ import contextlib
 import functools
 import gzip
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import openai
 import pytest
+import tenacity
 from support.scripted import WITHIN, Provider, scripted, whole
 from support.telemetry import instrumented
 
@@ -343,6 +345,53 @@ def test_e5_slow_drip_never_times_out() -> None:
                 await serving
 
     asyncio.run(main())
+
+
+@rigged
+async def test_e3_sdk_retries_multiply_timeout(rig: Rig) -> None:
+    """A silent provider: one request until the deadline, not one per attempt."""
+    client = rig.client.with_options(timeout=30.0)  # and two retries
+    begun = time.monotonic()
+    with pytest.raises(hangup.DeadlineExceeded):
+        async with hangup.run(name="r", budget=0.5):
+            await client.chat.completions.create(**ASK)
+    assert time.monotonic() - begun < 1.5
+    call = await rig.provider.call()
+    await call.left()
+    assert rig.provider.requests == 1
+
+
+@rigged
+async def test_e3_retries_are_untouched_while_there_is_time(rig: Rig) -> None:
+    client = rig.client.with_options(timeout=0.2)
+    async with hangup.run(name="r", budget=100):
+        with pytest.raises(openai.APITimeoutError):
+            await client.chat.completions.create(**ASK)
+    assert rig.provider.requests == 3
+
+
+@rigged
+async def test_b3_retry_eats_cancel(rig: Rig) -> None:
+    """A decorator that retries all but one error: no attempt opens after the stop."""
+
+    @tenacity.retry(
+        retry=tenacity.retry_if_not_exception_type(ValueError),
+        stop=tenacity.stop_after_attempt(5),
+    )
+    async def ask() -> None:
+        await rig.client.chat.completions.create(**ASK)
+
+    with pytest.raises(hangup.RunCancelled):
+        async with hangup.run(name="r") as run:
+            asking = asyncio.create_task(ask())
+            call = await rig.provider.call()
+            run.cancel("killed")
+            await asking
+    await call.left()
+    assert rig.provider.requests == 1
+    killed = {"outcome": "abandoned", "cause": "killed"}
+    assert rig.measured.total(names.RUNS, **killed) == 1
+    assert rig.measured.total(names.RUNS) == 1
 
 
 @rigged

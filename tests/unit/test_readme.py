@@ -14,6 +14,7 @@ import pytest
 import hangup
 from hangup import config
 from hangup.otel import names
+from hangup.spend.pricefile import read_price_file
 
 README = Path(__file__).parents[2] / "README.md"
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -59,6 +60,17 @@ def test_the_table_is_the_one_the_code_makes(section: str, table: str) -> None:
     text = README.read_text()
     start = text.index("\n", text.index(f"<!-- {section}: ")) + 1
     assert text[start : text.index(f"<!-- /{section} -->")].strip() == table
+
+
+def test_the_price_file_is_one(tmp_path: Path) -> None:
+    [block] = re.findall(
+        r"^```toml\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL
+    )
+    path = tmp_path / "prices.toml"
+    path.write_text(block)
+    prices = read_price_file(str(path))
+    assert prices.version.startswith("contract of 2026-11@")
+    assert prices.model("gpt-4o-2024-08-06") is not None
 
 
 def test_every_python_block_runs(tmp_path: Path) -> None:

@@ -80,6 +80,8 @@ class Watched:
         self.run = run
         self.reading = 0
         self.ended = False
+        # The answer comes as a whole, when all of it was generated and will be billed.
+        self.whole = False
         self._exchange = exchange
         legible, self._inflate = decoding(encoding)
         self.meter = exchange.meter if exchange is not None and legible else None
@@ -207,6 +209,8 @@ class SyncBody:
     def __init__(self, inner: Any, watched: Watched) -> None:
         self._inner = inner
         self._watched = watched
+        if watched.run is not None:
+            _open.add(self)
 
     @property
     def watched(self) -> Watched:
@@ -250,10 +254,8 @@ class _SyncReader:
 
     def __next__(self) -> bytes:
         watched = self._watched
-        run = watched.run
-        if run is not None and (stop := guarded(stop_here, run)) is not None:
-            self._body.close()
-            raise stop
+        self._ask()
+        watched.reading += 1
         try:
             data: bytes = self._next()
         except StopIteration:
@@ -262,12 +264,29 @@ class _SyncReader:
         except BaseException:
             guarded(_end, watched)
             raise
+        finally:
+            watched.reading -= 1
         if watched.meter is not None:
             try:
                 watched.feed(data)
             except Exception as error:  # noqa: BLE001  any fault of ours
                 fault("Watched.feed", error)
+        # Whoever waited for this may have been stopped meanwhile, and never ask again.
+        self._ask()
         return data
+
+    def _ask(self) -> None:
+        """Close the answer and raise the stop if its run must not go on.
+
+        Not while a whole answer is read: what it cost is spent, and stands at its end.
+        """
+        watched = self._watched
+        run, meter = watched.run, watched.meter
+        if run is None or (watched.whole and meter and not meter.streamed):
+            return
+        if (stop := guarded(stop_here, run)) is not None:
+            self._body.close()
+            raise stop
 
     def __del__(self) -> None:
         if not self._watched.ended:
@@ -334,16 +353,16 @@ closer = _Closer()
 
 
 class _Open:
-    """Asynchronous bodies read for a run, so that its stop finds them. Thread-safe."""
+    """Bodies read for a run, so that its stop finds them. Thread-safe."""
 
     def __init__(self) -> None:
-        self._bodies: dict[int, weakref.ref[AsyncBody]] = {}
+        self._bodies: dict[int, weakref.ref[AsyncBody | SyncBody]] = {}
 
-    def add(self, body: AsyncBody) -> None:
+    def add(self, body: AsyncBody | SyncBody) -> None:
         key = id(body)
         self._bodies[key] = weakref.ref(body, lambda _: self._bodies.pop(key, None))
 
-    def of(self, run: Run) -> list[AsyncBody]:
+    def of(self, run: Run) -> list[AsyncBody | SyncBody]:
         bodies = [reference() for reference in tuple(self._bodies.values())]
         return [
             body

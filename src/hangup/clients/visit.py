@@ -97,6 +97,8 @@ class Visit:
             return
         encoding = response.headers.get("content-encoding", "")
         watched = Watched(run, exchange, encoding)
+        kind = response.headers.get("content-type", "")
+        watched.whole = kind.startswith("application/json")
         body, synchronous, _ = _classes(stack)
         if not asynchronous:
             closer.start()

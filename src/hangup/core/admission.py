@@ -156,15 +156,26 @@ def _signal(run: Run) -> BaseException:
 
     ``Stop`` needs a boundary that turns it into an error: the scope of the run that
     owns the cause. Once that was left, or on a thread or task the run did not start, an
-    ordinary error is raised instead, which no worker dies of.
+    ordinary error is raised instead, which no worker dies of. So it is on a task that
+    works for a scope whose own task gets no stop (any more): it may wait for a word
+    that a library's worker only says of an ordinary error.
     """
     owner = owner_of_cause(run)
     abandonment = owner.token.abandonment
     if run.work.take_signal():
         registry.notify("swallowed", owner)
+    alone = owner.work.left or _waited_for(owner)
     at_home = run.work.is_home() and (
-        not owner.work.left or owner.work.late_refusal() > _REFUSALS_BEFORE_STOP
+        not alone or owner.work.late_refusal() > _REFUSALS_BEFORE_STOP
     )
     if abandonment is None or not at_home:
         return owner.error()
     return Stop(owner.id, owner.name, abandonment.cause.value, abandonment.detail)
+
+
+def _waited_for(owner: Run) -> bool:
+    """Whether a scope's task, which is not this one, may wait here for ever."""
+    task, scope = current_task(), owner.work.task
+    if task is None or scope is None or task is scope or scope.done():
+        return False
+    return not owner.work.acts or owner.work.tree.signalled(scope)

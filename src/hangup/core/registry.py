@@ -15,6 +15,7 @@ from hangup.core.cause import Cause
 from hangup.core.guard import guarded
 
 if TYPE_CHECKING:
+    from hangup.config import Mode
     from hangup.core.run import Run
 
 
@@ -25,6 +26,9 @@ class RunObserver:
     block. A run that a server opened is unknown to observers until it leaves latent.
     Child runs are reported too; tell them by ``run.parent``.
     """
+
+    def declared(self, name: str, mode: Mode) -> None:
+        """Runs of this name will come, in ``mode`` at most."""
 
     def started(self, run: Run) -> None:
         """The run makes its first spending call, or was opened in code."""
@@ -50,6 +54,10 @@ class RunObserver:
         """A spending call of ``kind`` was, or in observe mode would be, refused."""
 
 
+# Fewer than run names that get a label: some places stay for those that come by.
+_MOST_DECLARED = 40
+
+
 class _Registry:
     def __init__(self) -> None:
         # Reentrant: a garbage collection may close a run in the middle of these.
@@ -57,6 +65,7 @@ class _Registry:
         self.observers: tuple[RunObserver, ...] = ()
         self.live: weakref.WeakSet[Run] = weakref.WeakSet()
         self.holders: dict[str, weakref.ref[Run]] = {}
+        self.declared: dict[tuple[str, Mode], None] = {}
 
     def after_fork(self) -> None:
         """Begin anew: the runs and the lock of the parent process mean nothing here."""
@@ -83,6 +92,25 @@ def remove_observer(observer: RunObserver) -> None:
         _registry.observers = tuple(
             one for one in _registry.observers if one is not observer
         )
+
+
+def declare(name: str, mode: Mode) -> None:
+    """Announce runs by the name they will have, so that their series exist at once.
+
+    For whoever knows before the first one: a decorator, a server's routes. Bounded, and
+    names beyond that are seen when their first run starts.
+    """
+    key = (name, mode)
+    if key in _registry.declared or len(_registry.declared) >= _MOST_DECLARED:
+        return
+    _registry.declared[key] = None
+    for observer in _registry.observers:
+        guarded(observer.declared, name, mode)
+
+
+def declared() -> tuple[tuple[str, Mode], ...]:
+    """Return every name that was declared, with the mode at most."""
+    return tuple(_registry.declared)
 
 
 def notify(event: str, run: Run, *details: object) -> None:

@@ -321,6 +321,7 @@ class RunScope:
                 "'async with hangup.run(...)' around the loop that consumes it"
             )
         name = self._name or function.__qualname__
+        registry.declare(name, self._mode or Mode.ENFORCE)
 
         if inspect.iscoroutinefunction(function):
 

@@ -17,6 +17,7 @@ from hangup.otel.statements import Statement
 from hangup.spend.ledger import Ledger
 
 if TYPE_CHECKING:
+    from hangup.config import Mode
     from hangup.core.cause import Cause
     from hangup.core.run import Run
     from hangup.otel.instruments import Instruments
@@ -54,12 +55,18 @@ class Accounts(registry.RunObserver):
         for tenant in config.current().tenants:
             self._tenants(tenant)
         instruments.seed_shared((*self._tenants.admitted(), names.OTHER))
+        for name, mode in registry.declared():
+            self.declared(name, mode)
         # Ledgers of runs that were garbage collected open, and of the run above. Their
         # finaliser may run in the middle of anything, with any lock held, so it only
         # leaves them here.
         self._orphans: deque[tuple[Ledger, Ledger | None, Statement]] = deque(
             maxlen=10_000
         )
+
+    def declared(self, name: str, mode: Mode) -> None:
+        """Make the series of runs that will come exist at zero."""
+        self._instruments.seed_run(name, mode.least(config.current().mode))
 
     def started(self, run: Run) -> None:
         """Open the ledger."""

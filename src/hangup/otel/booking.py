@@ -21,7 +21,7 @@ from hangup.spend.reported import billed, calculated
 from hangup.spend.usage import Usage, read_aggregate, read_first_token, read_usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from hangup.otel.instruments import Instruments
     from hangup.spend.pricer import Pricer
@@ -96,7 +96,7 @@ class Booking:
             self.enter_estimates(call)
             self._note_vague(call, model, attributes)
             return
-        if complete(call.kind, usage):
+        if complete(call.kind, usage) and not _outrun(usage, estimates):
             metering = None
             if len(estimates) == 1:
                 metering = _fitted(estimates[0], usage)
@@ -294,6 +294,18 @@ def _own(call: Call, said: Usage) -> Usage | None:
         return None if repeats else said
     own = said if counted is None else said.beyond(counted)
     return own if own.total else None
+
+
+def _outrun(usage: Usage | None, estimates: Sequence[Exchange]) -> bool:
+    """Whether more had come on the wire, when it was cut, than a span reports.
+
+    Anthropic names an output in ``message_start`` that is only a placeholder, and some
+    instrumentations report it where the stream was cut.
+    """
+    if usage is None or usage.output is None:
+        return False
+    cut = [one.usage for one in estimates if one.outcome_unknown]
+    return sum(one.output or 0 for one in cut if one is not None) > usage.output
 
 
 def _tell_those_around(call: Call, usage: Usage) -> None:

@@ -7,11 +7,14 @@ span, and on the wire. Each is a :class:`Call`; the one around it is its parent.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hangup.otel import calls
 
 if TYPE_CHECKING:
+    import asyncio
+    import threading
+    import weakref
     from collections.abc import Callable, Mapping
     from decimal import Decimal
 
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext
 
     from hangup.core.run import Run
+
+    Place = weakref.ref[asyncio.Task[Any] | threading.Thread]
     from hangup.spend.meter import Meter
     from hangup.spend.usage import Usage
 
@@ -51,7 +56,7 @@ class Call:
     estimates: list[Exchange] | None = None
     nested: dict[int, None] | None = None
     # The task or thread that opened it.
-    place = 0
+    place: Place | None = None
     # Set when it starts, on the run's clock
     span: Span | None = None
     span_id: int
@@ -64,6 +69,11 @@ class Call:
     def __init__(self, kind: str, model: str | None) -> None:
         self.kind = kind
         self.model = model
+
+    @property
+    def answered(self) -> bool:
+        """Whether somebody further in has told of it already."""
+        return self.duplicate or bool(self.estimates)
 
     @property
     def span_context(self) -> SpanContext | None:

@@ -80,7 +80,7 @@ def open_request(host: str, path: str, body: bytes | None) -> Opening:
     if run is None and meter is None:
         return _NOBODYS
     here = trace.get_current_span().get_span_context()
-    around = None if recorder is None else recorder.calling_here(here)
+    around = None if recorder is None else recorder.calling_here(here, run)
     if run is not None:
         inside = around is not None or run.work.tree.calling(current_task())
         if not inside and meter is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext
 
     from hangup.core.run import Run
+    from hangup.otel.call import Place
     from hangup.otel.instruments import Instruments
     from hangup.spend.pricer import Pricer
 
@@ -62,7 +64,7 @@ class Recorder(registry.RunObserver):
         # Every open span inside a call, by id, with the nearest call around it.
         self.inside: dict[int, Call] = {}
         # The model call opened last by each task, or thread where no task runs.
-        self._latest: dict[int, Call] = {}
+        self._latest: dict[Place | None, Call] = {}
         # Calls that have ended, and wait for what stands in them.
         self._held: dict[int, Call] = {}
         # What of a process starts at zero, has been made to.
@@ -170,13 +172,20 @@ class Recorder(registry.RunObserver):
             exchange.model = exchange.meter.request_model
             self._seed(exchange, exchange.run)
 
-    def calling_here(self, context: SpanContext) -> Call | None:
+    def calling_here(self, context: SpanContext, run: Run | None) -> Call | None:
         """Return the open call that the present code stands in.
 
         By the span around it, and where that is none of ours (a span that was never
-        made current) by the task or thread that has a model call open.
+        made current) by the task or thread that has a model call open, of the same
+        run and not answered yet: such spans may never end.
         """
-        return self.inside.get(context.span_id) or self._latest.get(_here())
+        call = self.inside.get(context.span_id)
+        if call is not None:
+            return call
+        latest = self._latest.get(_here())
+        if latest is None or latest.run is not run or latest.answered:
+            return None
+        return latest
 
     def twin_of(self, call: Call, span: Span) -> Call | None:
         """Return the open call that a span which stands in none reports once more.
@@ -186,7 +195,7 @@ class Recorder(registry.RunObserver):
         thread, and the second begins before anything came of the first.
         """
         other = self._latest.get(_here())
-        if other is None or other.inner or other.kind != call.kind:
+        if other is None or other.inner or other.answered or other.kind != call.kind:
             return None
         models = {call.model, other.model} - {None}
         if len(models) > 1 or _scope_of(other.span) == _scope_of(span):
@@ -344,10 +353,13 @@ class Recorder(registry.RunObserver):
                 call.duplicate = True
 
 
-def _here() -> int:
-    """Return what tells the running task, or thread, from all others."""
-    task = current_task()
-    return threading.get_ident() if task is None else id(task)
+def _here() -> Place:
+    """Return what tells the running task, or thread, from all others.
+
+    A weak reference: equal to none once its object is gone, while identities and thread
+    numbers are used again, and some calls never end.
+    """
+    return weakref.ref(current_task() or threading.current_thread())
 
 
 def _scope_of(span: object) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hangup import config
 from hangup.config import Mode, OnDisconnect
+from hangup.core import registry
 from hangup.core.clock import SYSTEM_CLOCK
 from hangup.core.deadline import Deadline, check_budget
 from hangup.core.scope import RunScope
@@ -257,10 +258,13 @@ class Terms:
         meant = route.on_disconnect or self._on_disconnect or settings.on_disconnect
         graces = (route.grace, self._grace, settings.grace)
         given = (seconds for seconds in graces if seconds is not None)
+        name = route.name or self._name
+        if name is not None or pattern is not None:
+            registry.declare(name or pattern or "", mode)
         return _Plan(
             pattern,
             mode.least(settings.mode),
-            route.name or self._name,
+            name,
             route.tenant or self._tenant,
             http,
             stream,

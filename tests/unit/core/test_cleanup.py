@@ -73,7 +73,7 @@ def test_what_is_started_inside_is_shielded_until_the_blocks_time_is_up(
             assert not task.done()
             clock.advance(3.0)
             again.set()
-            with pytest.raises(Stop):
+            with pytest.raises(hangup.RunCancelled):
                 await task
 
     scenario()
