@@ -102,10 +102,10 @@ class _Passage:
 
     __slots__ = ("_hop", "_request", "_stack", "_visit")
 
-    def __init__(self, request: Any, stack: Any) -> None:
+    def __init__(self, request: Any, stack: Any, send: partial[Any]) -> None:
         self._request = request
         self._stack = stack
-        self._visit: Visit | None = guarded(Visit, request)
+        self._visit: Visit | None = guarded(Visit, request, stack, send)
         if self._visit is not None and self._visit.refusal is not None:
             raise self._visit.refusal
         self._hop = _Hop(request)
@@ -144,7 +144,7 @@ def _sync_transport(stack: Any) -> Callable[[Any, Patch], Callable[..., Any]]:
         def handle_request(self: Any, request: Any) -> Any:
             if not patch.active:
                 return original(self, request)
-            with _Passage(request, stack) as passage:
+            with _Passage(request, stack, partial(original, self)) as passage:
                 before = REQUEST_HOST.set(passage.host)
                 try:
                     response = original(self, request)
@@ -164,7 +164,7 @@ def _async_transport(stack: Any) -> Callable[[Any, Patch], Callable[..., Any]]:
         async def handle_async_request(self: Any, request: Any) -> Any:
             if not patch.active:
                 return await original(self, request)
-            with _Passage(request, stack) as passage:
+            with _Passage(request, stack, partial(original, self)) as passage:
                 before = REQUEST_HOST.set(passage.host)
                 try:
                     response = await original(self, request)
