@@ -23,7 +23,7 @@ class Call:
     def __init__(
         self, head: str, body: bytes, writer: asyncio.StreamWriter, gone: asyncio.Event
     ) -> None:
-        self.path = head.split()[1]
+        self.method, self.path = head.split()[:2]
         self.headers = {
             name.lower(): value
             for name, _, value in (
@@ -91,6 +91,10 @@ class Call:
         """End the body."""
         self._writer.write(b"0\r\n\r\n")
         await self._writer.drain()
+
+    def hang_up(self) -> None:
+        """Cut the connection, whatever was answered."""
+        self._writer.transport.abort()
 
     async def left(self) -> None:
         """Wait until the client has closed the connection."""

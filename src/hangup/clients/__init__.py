@@ -13,6 +13,7 @@ __all__ = ["install", "uninstall"]
 
 _ADAPTERS: Final = (
     "hangup.clients.settle",
+    "hangup.clients.background",
     "hangup.clients.httpx",
     "hangup.clients.streams",
     "hangup.clients.gates",

@@ -98,6 +98,7 @@ _holders = _Origins()
 
 
 _MARK: Final = "hangup"
+_OURS: Final = object()
 
 
 class _Passage:
@@ -109,11 +110,19 @@ class _Passage:
 
     __slots__ = ("_attempts", "_hop", "_request", "_stack", "_visit")
 
-    def __init__(self, request: Any, stack: Any) -> None:
+    def __init__(
+        self,
+        request: Any,
+        stack: Any,
+        send: Callable[[Any], Any],
+        *,
+        asynchronous: bool,
+    ) -> None:
         self._request = request
         self._stack = stack
         self._attempts = 0
-        self._visit: Visit | None = guarded(Visit, request)
+        look = partial(Visit, asynchronous=asynchronous)
+        self._visit: Visit | None = guarded(look, request, stack, send)
         if self._visit is not None and self._visit.refusal is not None:
             raise self._visit.refusal
         self._hop = _Hop(request)
@@ -169,6 +178,12 @@ class _Passage:
         return self._hop.host
 
 
+def mark_ours(request: Any) -> None:
+    """Let a request of our own, which is in no passage, go past us all the way."""
+    if _MARK not in request.extensions:
+        request.extensions = {**request.extensions, _MARK: _OURS}
+
+
 def _is_inside(request: Any) -> bool:
     """Whether a transport of ours further out sees to the request, and lets it go on.
 
@@ -178,17 +193,16 @@ def _is_inside(request: Any) -> bool:
         Stop: It may not go on.
     """
     passage = request.extensions.get(_MARK)
-    if not isinstance(passage, _Passage):
-        return False
-    passage.attempt()
-    return True
+    if isinstance(passage, _Passage):
+        passage.attempt()
+    return isinstance(passage, _Passage) or passage is _OURS
 
 
 def through(send: Callable[[Any], Any], request: Any, stack: Any) -> Any:
     """Send a request with everything that is done around it; return its answer.
 
     Args:
-        send: Sends it.
+        send: Sends it; may be kept to send one of our own the same way, past us.
         request: A request of ``stack``.
         stack: The module ``httpx`` or ``httpx2``.
 
@@ -197,7 +211,7 @@ def through(send: Callable[[Any], Any], request: Any, stack: Any) -> Any:
     """
     if _is_inside(request):
         return send(request)
-    with _Passage(request, stack) as passage:
+    with _Passage(request, stack, send, asynchronous=False) as passage:
         before = REQUEST_HOST.set(passage.host)
         try:
             response = send(request)
@@ -213,7 +227,7 @@ async def through_async(
     """Do the same as :func:`through` for an asynchronous client."""
     if _is_inside(request):
         return await send(request)
-    with _Passage(request, stack) as passage:
+    with _Passage(request, stack, send, asynchronous=True) as passage:
         before = REQUEST_HOST.set(passage.host)
         try:
             response = await send(request)

@@ -87,7 +87,11 @@ class _Sync:
     _stack: Any
 
     def handle_request(self, request: Any) -> Any:
-        return adapter.through(self._inner.handle_request, request, self._stack)
+        return adapter.through(self._send, request, self._stack)
+
+    def _send(self, request: Any) -> Any:
+        adapter.mark_ours(request)
+        return self._inner.handle_request(request)
 
     def close(self) -> None:
         self._inner.close()
@@ -110,9 +114,11 @@ class _Async:
     _stack: Any
 
     async def handle_async_request(self, request: Any) -> Any:
-        return await adapter.through_async(
-            self._inner.handle_async_request, request, self._stack
-        )
+        return await adapter.through_async(self._send_async, request, self._stack)
+
+    async def _send_async(self, request: Any) -> Any:
+        adapter.mark_ours(request)
+        return await self._inner.handle_async_request(request)
 
     async def aclose(self) -> None:
         await self._inner.aclose()

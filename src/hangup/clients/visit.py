@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from hangup.clients import background
 from hangup.clients.bodies import AsyncBody, SyncBody, Watched, closer
+from hangup.clients.recall import Line
 from hangup.config import Mode
 from hangup.core.admission import stop_here
 from hangup.core.current import position
@@ -17,7 +19,7 @@ from hangup.otel import exchanges
 from hangup.spend.reported import billed_in_header
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from hangup.core.run import Run
     from hangup.otel.call import Exchange
@@ -31,20 +33,40 @@ _BODIES: dict[type, tuple[type, type, type]] = {}
 class Visit:
     """What hangup does about one request. Its methods never raise.
 
+    Args:
+        request: The request.
+        stack: The library it is of.
+        send: Sends another one the same way, past us.
+        asynchronous: Whether that has to be awaited.
+
     Attributes:
         refusal: What to raise instead of sending the request; None to send it.
     """
 
     __slots__ = ("_exchange", "_run", "_stream", "refusal")
 
-    def __init__(self, request: Any) -> None:
-        url = request.url
+    def __init__(
+        self,
+        request: Any,
+        stack: Any,
+        send: Callable[[Any], Any],
+        *,
+        asynchronous: bool,
+    ) -> None:
+        url, content = request.url, _content(request)
         opening = exchanges.open_request(
-            url.host, url.raw_path.decode("ascii", "replace"), _content(request)
+            url.host, url.raw_path.decode("ascii", "replace"), content
         )
         self.refusal = opening.refusal
         self._run: Run | None = opening.run
-        self._exchange: Exchange | None = opening.exchange
+        exchange: Exchange | None = opening.exchange
+        if exchange is not None:
+            if content is not None and background.asks_for_it(exchange.meter, content):
+                line = Line(request, stack, send, asynchronous=asynchronous)
+                background.attend(exchange, line)
+        elif opening.refusal is None:
+            exchange = background.look(request)
+        self._exchange = exchange
         self._stream: Any = None
 
     def leave(self, request: Any, stack: Any) -> None:
@@ -83,6 +105,8 @@ class Visit:
         here = position()
         shielded = here is not None and here.shield is not None
         run = None if shielded else self._run
+        if exchange is not None and background.must_be_read(exchange, response):
+            run = None
         if exchange is None and run is None:
             return
         if response.is_closed:  # it was read, as answers that are made up here are

@@ -260,7 +260,7 @@ def _is_whole(call: Call, usage: Usage) -> bool:
         return not call.estimates
     meter = call.meter
     known = (meter.input_basis, meter.output_basis)
-    return not call.cut and known == (Basis.REPORTED, Basis.REPORTED)
+    return not (call.cut or call.halted) and known == (Basis.REPORTED, Basis.REPORTED)
 
 
 def complete(kind: str, usage: Usage | None) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from hangup.otel import calls
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from decimal import Decimal
 
     from opentelemetry.sdk.trace import ReadableSpan
@@ -91,6 +91,11 @@ class Exchange(Call):
         provider: Who serves it, as prices know it; "" where the host does not tell.
         stops: Whether the provider is known to stop when its caller hangs up.
         billed: The bill in the answer's head, in dollars.
+        lasting: Whether the provider goes on with it whoever hangs up, until it is
+            done or told to cancel.
+        halted: Whether it was told to cancel.
+        ending: Asked when its answer is over; true where the call goes on all the same
+            and is ended later. It may end it itself.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -103,6 +108,9 @@ class Exchange(Call):
         self.provider = ""
         self.stops = False
         self.billed: Decimal | None = None
+        self.lasting = False
+        self.halted = False
+        self.ending: Callable[[], bool] | None = None
         self.span_id = next(_numbers)
         self._context: SpanContext | None = None
 
@@ -123,7 +131,8 @@ class Exchange(Call):
     @property
     def outcome_unknown(self) -> bool:
         """Whether it was cut: the provider may have gone on, and may bill it."""
-        return self.cut and not (self.stops and self.meter.streamed)
+        stopped = self.stops and self.meter.streamed and not self.lasting
+        return self.cut and not stopped
 
     @property
     def cut(self) -> bool:

@@ -113,7 +113,13 @@ def open_request(host: str, path: str, body: bytes | None) -> Opening:
 
 
 def end(exchange: Exchange) -> None:
-    """Close an exchange: its answer was read, cut, or never came. Idempotent."""
+    """Close an exchange: its answer was read, cut, or never came. Idempotent.
+
+    One whose ``ending`` says so stays open.
+    """
+    ending, exchange.ending = exchange.ending, None
+    if ending is not None and ending():
+        return
     if _Watch.recorder is not None:
         _Watch.recorder.end_exchange(exchange)
 
