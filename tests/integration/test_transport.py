@@ -321,6 +321,35 @@ async def test_it_goes_on_refusing_when_the_instrumentation_is_gone(stack: Any) 
             assert answer is not None
 
 
+def test_a_background_response_is_cancelled_the_way_it_was_asked_for(
+    stack: Any,
+) -> None:
+    """Once, through a transport that a thread uses though it could be awaited."""
+    cancelled = threading.Event()
+    paths: list[str] = []
+
+    def answer(request: Any) -> Any:
+        paths.append(request.url.path)
+        if request.url.path.endswith("/cancel"):
+            cancelled.set()
+        usage = {"input_tokens": 7, "output_tokens": 5, "total_tokens": 12}
+        status = "cancelled" if cancelled.is_set() else "queued"
+        made = {"id": "resp_1", "object": "response", "model": "m", "status": status}
+        return stack.Response(200, json=made | {"usage": usage, "background": True})
+
+    body = {"model": "m", "input": "a question", "background": True}
+    with (
+        instrumented(),
+        stack.Client(transport=wrap(stack.MockTransport(answer))) as client,
+    ):
+        with pytest.raises(hangup.RunCancelled), hangup.run(name="r") as run:
+            client.post("http://127.0.0.1:9/v1/responses", json=body)
+            run.cancel("disconnect")
+            hangup.check()
+        assert cancelled.wait(WITHIN)
+    assert paths == ["/v1/responses", "/v1/responses/resp_1/cancel"]
+
+
 # The object itself
 
 
