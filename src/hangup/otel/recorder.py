@@ -123,7 +123,8 @@ class Recorder(registry.RunObserver):
     def start(self, call: Call, span: Span) -> None:
         """Open a call that was allowed to start."""
         call.span = span
-        call.span_id = span_id = span.get_span_context().span_id
+        # By its place in the tuple: the property is a frame, on the path of every call.
+        call.span_id = span_id = span.get_span_context()[1]
         if len(self._open) >= _MOST_OPEN:
             self._evict()
         self._open[span_id] = self.inside[span_id] = call
@@ -205,7 +206,7 @@ class Recorder(registry.RunObserver):
         if not self.inside:
             return
         try:
-            span_id = span.context.span_id
+            span_id = span.context[1]  # as in start
             call = self.inside.pop(span_id, None)
             if call is None:
                 return

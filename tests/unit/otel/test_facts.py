@@ -33,7 +33,7 @@ from opentelemetry.sdk.trace.sampling import (
     Sampler,
     SamplingResult,
 )
-from opentelemetry.trace import NonRecordingSpan, StatusCode
+from opentelemetry.trace import NonRecordingSpan, SpanContext, StatusCode
 from support.telemetry import CountingProcessor
 
 if TYPE_CHECKING:
@@ -334,3 +334,8 @@ def test_an_instrument_asked_for_twice_is_the_first_one_with_its_first_callbacks
     for value in (1, 2):
         meter.create_observable_gauge("gauge", callbacks=[observing(value)])
     assert _collected(reader) == {"gauge": [1]}
+
+
+def test_the_span_id_is_the_second_field_of_a_span_context() -> None:
+    context = SpanContext(7, 8, is_remote=False)
+    assert context[1] == context.span_id == 8
