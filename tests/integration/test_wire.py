@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import functools
+import gc
 import gzip
 import json
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -407,3 +410,122 @@ async def test_the_bytes_are_those_of_the_provider(rig: Rig) -> None:
             await call.raw(bytes([byte]))
         await call.finish()
         assert (await asking).content == body
+
+
+@rigged
+async def test_a_stream_that_a_healthy_run_waits_for_is_not_closed(rig: Rig) -> None:
+    """A shared task reads it for two runs; the stop of one is not the other's."""
+    go, said = asyncio.Event(), []
+
+    async def read() -> int:
+        stream = await rig.client.chat.completions.create(**ASK, stream=True)
+        async for chunk in stream:
+            said.append(chunk)
+            await go.wait()
+        return len(said)
+
+    async def healthy() -> int:
+        async with hangup.run(name="healthy"):
+            return await asyncio.shield(reading)
+
+    with contextlib.suppress(hangup.RunCancelled):
+        async with hangup.run(name="stopped") as run:
+            reading = asyncio.create_task(read())
+            other = asyncio.create_task(healthy(), context=contextvars.Context())
+            call = await rig.provider.call()
+            await call.begin()
+            await call.say("one ")
+            await heard(said, 1)
+            run.cancel("disconnect")
+            await asyncio.sleep(0)
+    go.set()
+    await call.say("two ")
+    await call.event("[DONE]")
+    await call.finish()
+    assert await other == 2
+
+
+@pytest.mark.parametrize("mode", ["observe", "refuse"])
+def test_what_is_in_flight_is_read_to_its_end_unless_enforced(mode: str) -> None:
+    async def main() -> None:
+        with instrumented():
+            async with scripted() as provider:
+                client = openai.OpenAI(base_url=provider.url, api_key="x")
+
+                def read() -> int:
+                    with client:
+                        stream = client.chat.completions.create(**ASK, stream=True)
+                        return sum(1 for _ in stream)
+
+                async with hangup.run(name="r", mode=mode) as run:
+                    reading = asyncio.create_task(asyncio.to_thread(read))
+                    call = await provider.call()
+                    await call.begin()
+                    await call.say("one ")
+                    run.cancel("disconnect")
+                    await call.say("two ")
+                    await call.event("[DONE]")
+                    await call.finish()
+                    assert await reading == 2
+
+    asyncio.run(main())
+
+
+# Its socket goes with the loop, unclosed: that is what is dropped here.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_stream_dropped_as_the_loop_ends_is_counted() -> None:
+    kept: list[Any] = []
+
+    async def main(url: str) -> None:
+        client = openai.AsyncOpenAI(base_url=url, api_key="x")
+        async with hangup.run(name="r"):
+            kept.append(await client.chat.completions.create(**ASK, stream=True))
+
+    async def serve(ready: threading.Event, done: asyncio.Event) -> None:
+        async with scripted() as provider:
+            urls.append(provider.url)
+            loops.append(asyncio.get_running_loop())
+            ready.set()
+            call = await provider.call()
+            await call.begin()
+            await call.say("one ")
+            await done.wait()
+
+    urls: list[str] = []
+    loops: list[asyncio.AbstractEventLoop] = []
+    with instrumented() as measured:
+        ready, done = threading.Event(), asyncio.Event()
+        server = threading.Thread(target=lambda: asyncio.run(serve(ready, done)))
+        server.start()
+        assert ready.wait(WITHIN)
+        asyncio.run(main(urls[0]))
+        kept.clear()
+        until = time.monotonic() + WITHIN
+        while not measured.total(names.CALLS) and time.monotonic() < until:
+            gc.collect()
+        loops[0].call_soon_threadsafe(done.set)
+        server.join(WITHIN)
+        assert measured.total(names.CALLS) == 1
+        assert len(measured.closed) == 1
+
+
+@rigged
+async def test_an_answer_that_was_closed_says_why_also_in_a_clean_up(rig: Rig) -> None:
+    with pytest.raises(hangup.RunCancelled):
+        async with hangup.run(name="r") as run:
+            asking = asyncio.create_task(
+                rig.client.chat.completions.create(**ASK, stream=True)
+            )
+            call = await rig.provider.call()
+            await call.begin()
+            await call.say("one ")
+            stream = await asking
+            try:
+                run.cancel("disconnect")
+                await call.left()
+            finally:
+                async with hangup.cleanup():
+                    await call.left()
+                    with pytest.raises(hangup.RunCancelled):
+                        async for _ in stream:
+                            pass

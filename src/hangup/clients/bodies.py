@@ -11,18 +11,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import queue
-import threading
 import weakref
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hangup.clients.closing import closer, opened
 from hangup.clients.encodings import decoding
-from hangup.core.admission import stop_here
+from hangup.config import Mode
+from hangup.core.admission import owner_of_cause, serves_others, stop_here
+from hangup.core.cause import Cause
 from hangup.core.clock import SYSTEM_CLOCK
 from hangup.core.current import position
 from hangup.core.guard import fault, guarded
-from hangup.core.tree import place
+from hangup.core.tree import current_task, place
 from hangup.otel import exchanges
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Watched:
         self.run = run
         self.reading = 0
         self.ended = False
+        self.reader: weakref.ref[asyncio.Task[Any]] | None = None
         # The answer comes as a whole, when all of it was generated and will be billed.
         self.whole = False
         # Who reads it, and in which drain block: either may let it go on.
@@ -91,6 +92,10 @@ class Watched:
         for piece in inflate(data):
             meter.feed(piece, now)
 
+    def abort(self) -> None:
+        """The answer was not read to its end. Idempotent."""
+        self.end(complete=False)
+
     def end(self, *, complete: bool) -> None:
         """The answer was read to its end, or not. Idempotent."""
         if self.ended:
@@ -112,8 +117,9 @@ class AsyncBody:
         self._inner = inner
         self._watched = watched
         self._loop = _running_loop()
+        closer.start()
         if watched.run is not None:
-            _open.add(self)
+            opened.add(self)
 
     @property
     def watched(self) -> Watched:
@@ -135,15 +141,16 @@ class AsyncBody:
 
     def abandon(self) -> None:
         """Close it from outside: nobody will. Never waits, may be called anywhere."""
-        loop = self._loop
-        if loop is None or loop.is_closed():
-            return
+        loop, watched = self._loop, self._watched
         try:
-            loop.call_soon_threadsafe(
-                _close_soon, self._inner, self._watched, context=contextvars.Context()
-            )
-        except RuntimeError:  # the loop was closed meanwhile
-            return
+            if loop is not None:
+                loop.call_soon_threadsafe(
+                    _close_soon, self._inner, watched, context=contextvars.Context()
+                )
+                return
+        except RuntimeError:  # the loop is closed, and its connections with it
+            pass
+        closer.close(None, watched)
 
     def __del__(self) -> None:
         if not self._watched.ended:
@@ -166,11 +173,12 @@ class _AsyncReader:
 
     async def __anext__(self) -> bytes:
         watched = self._watched
-        if watched.ended and watched.run is not None:
-            # Closed from outside between two chunks: the reader is told why.
-            stop = guarded(stop_here, watched.run)
-            if stop is not None:
+        run = watched.run
+        if run is not None:
+            if watched.ended and (stop := guarded(_why_closed, run)) is not None:
                 raise stop
+            task = current_task()
+            watched.reader = None if task is None else weakref.ref(task)
         watched.reading += 1
         try:
             data: bytes = await self._next()
@@ -201,7 +209,7 @@ class SyncBody:
         self._inner = inner
         self._watched = watched
         if watched.run is not None:
-            _open.add(self)
+            opened.add(self)
 
     @property
     def watched(self) -> Watched:
@@ -276,6 +284,8 @@ class _SyncReader:
         run, meter = watched.run, watched.meter
         if run is None or (watched.whole and meter and not meter.streamed):
             return
+        if watched.ended and (stop := guarded(_why_closed, run)) is not None:
+            raise stop
         if (stop := guarded(_stop_reading, run)) is not None:
             self._body.close()
             raise stop
@@ -285,7 +295,23 @@ class _SyncReader:
             self._body.abandon()
 
 
-_stop_reading = partial(stop_here, under_way=True)
+def _stop_reading(run: Run) -> BaseException | None:
+    """Return the stop for what is in flight; in refuse mode nothing of it is cut."""
+    abandonment = run.token.abandonment
+    killed = abandonment is not None and abandonment.cause is Cause.KILLED
+    if run.mode is not Mode.ENFORCE and not killed:
+        return None
+    return stop_here(run, under_way=True)
+
+
+def _why_closed(run: Run) -> BaseException | None:
+    """Return what tells a reader that its answer was closed from outside.
+
+    Also where it would not be refused, in a clean-up: the answer is gone.
+    """
+    if run.token.abandonment is None:
+        return None
+    return stop_here(run) or owner_of_cause(run).error()
 
 
 def _end(watched: Watched, complete: bool = False) -> None:  # noqa: FBT001, FBT002
@@ -305,80 +331,21 @@ _closing: set[asyncio.Task[None]] = set()
 def _close_soon(inner: Any, watched: Watched) -> None:
     if watched.reading:  # somebody reads on after all, and will see to it
         return
-    task = asyncio.get_running_loop().create_task(_close(inner, watched))
+    reader = None if watched.reader is None else watched.reader()
+    if (
+        watched.run is not None
+        and reader is not None
+        and not reader.done()
+        and serves_others(watched.run, reader)
+    ):
+        return  # it is theirs too
+    # Now: the loop may end before the task's first step.
+    guarded(_end, watched)
+    task = asyncio.get_running_loop().create_task(_close(inner))
     _closing.add(task)
     task.add_done_callback(_closing.discard)
 
 
-async def _close(inner: Any, watched: Watched) -> None:
-    guarded(_end, watched)
+async def _close(inner: Any) -> None:
     with contextlib.suppress(Exception):  # the connection is gone either way
         await inner.aclose()
-
-
-class _Closer:
-    """Closes synchronous bodies on a daemon thread.
-
-    Closing takes the pool's lock, and a garbage collection may strike while the very
-    thread it strikes in holds that.
-    """
-
-    def __init__(self) -> None:
-        self._bodies: queue.SimpleQueue[tuple[Any, Watched]] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(
-                target=self._work, name="hangup-closer", daemon=True
-            )
-            self._thread.start()
-
-    def close(self, inner: Any, watched: Watched) -> None:
-        self._bodies.put((inner, watched))
-
-    def _work(self) -> None:
-        while True:
-            inner, watched = self._bodies.get()
-            guarded(_end, watched)
-            guarded(inner.close)
-
-
-closer = _Closer()
-
-
-class _Open:
-    """Bodies read for a run, so that its stop finds them. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._bodies: dict[int, weakref.ref[AsyncBody | SyncBody]] = {}
-
-    def add(self, body: AsyncBody | SyncBody) -> None:
-        key = id(body)
-        self._bodies[key] = weakref.ref(body, lambda _: self._bodies.pop(key, None))
-
-    def of(self, run: Run) -> list[AsyncBody | SyncBody]:
-        bodies = [reference() for reference in tuple(self._bodies.values())]
-        return [
-            body
-            for body in bodies
-            if body is not None
-            and not body.watched.ended
-            and body.watched.run is not None
-            and run.work.encloses(body.watched.run)
-        ]
-
-
-_open = _Open()
-
-
-def close_unread(run: Run) -> None:
-    """Close the answers of a stopped run that nobody is reading right now.
-
-    One that is being read is closed by its reader, which gets the stop itself, or
-    belongs to somebody whom the stop does not concern. One that is drained is left to
-    its reader, whom the stop reaches when the block around it ends.
-    """
-    for body in _open.of(run):
-        if not body.watched.reading and not body.watched.drained:
-            body.abandon()

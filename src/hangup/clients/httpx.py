@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from hangup import config
-from hangup.clients.bodies import close_unread
+from hangup.clients.closing import close_unread
 from hangup.clients.patch import Patch
 from hangup.clients.visit import Visit
 from hangup.core import registry

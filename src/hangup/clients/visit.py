@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from hangup.clients import background
-from hangup.clients.bodies import AsyncBody, SyncBody, Watched, closer
+from hangup.clients.bodies import AsyncBody, SyncBody, Watched
+from hangup.clients.closing import closer
 from hangup.clients.recall import Line
 from hangup.config import Mode
 from hangup.core.admission import stop_here

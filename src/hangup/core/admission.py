@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hangup.config import Mode
 from hangup.core import registry
@@ -14,6 +14,7 @@ from hangup.core.tree import current_task
 from hangup.errors import Stop
 
 if TYPE_CHECKING:
+    import asyncio
     from contextvars import Context
 
     from hangup.core.run import Run
@@ -121,14 +122,17 @@ def owner_of_cause(run: Run) -> Run:
 
 
 def _serves_others(run: Run) -> bool:
-    """Whether a healthy run besides this one waits for the running task.
+    task = current_task()
+    return task is not None and serves_others(run, task)
+
+
+def serves_others(run: Run, task: asyncio.Task[Any]) -> bool:
+    """Whether a healthy run besides this one waits for ``task``.
 
     A single-flight task belongs to its other waiters too: it is neither cancelled nor
-    refused. The task of a scope is not one, whatever its creator keeps of it.
+    refused. The task of a scope is not one, whatever its creator keeps of it. To be
+    asked on the task's loop.
     """
-    task = current_task()
-    if task is None:
-        return False
     around: Run | None = run
     while around is not None:
         if around.work.task is task:

@@ -63,7 +63,7 @@ class Booking:
         if exchange.free:
             if above is not None:
                 above.failed += 1
-            else:
+            elif exchange.sent:  # else it was no call
                 self._post(exchange, self._model(exchange, {}), None)
             return
         meter = exchange.meter

@@ -243,10 +243,10 @@ class Recorder(registry.RunObserver):
         run = call.run
         if run is not None:
             call.ended_at = run.clock.monotonic()
-        # First: the run may be settled by this, and is told of then.
+            # Only taken off the list: whether the run is settled by this is seen to
+            # with the books, for a finaliser may have brought us here.
+            run.work.tree.calls.pop(call.ticket, None)
         self._pending.append(call)
-        if run is not None:
-            run.work.call_closed(call.ticket)
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -316,6 +316,8 @@ class Recorder(registry.RunObserver):
 
     def _enter(self, call: Call) -> None:
         """Enter a call, after all that stand in it; then those that waited for it."""
+        if call.run is not None and not call.held:
+            call.run.work.call_closed(call.ticket)
         if call.inner and not call.held:
             call.held = True
             self._held[call.span_id] = call

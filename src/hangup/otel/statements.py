@@ -7,6 +7,7 @@ event (a call that ends late) comes in another one, marked as amending.
 
 from __future__ import annotations
 
+import contextvars
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -223,6 +224,11 @@ class Statements:
     def _tell_one(self, statement: Statement | None) -> None:
         if statement is None or self._due.pop(statement, self) is self:
             return  # another thread told it
+        # Made and emitted outside any context: else it would stand in the trace of
+        # whoever comes by, and keep what that is about.
+        contextvars.Context().run(self._emit, statement)
+
+    def _emit(self, statement: Statement) -> None:
         record = statement.record(self._price_version)
         if record is not None:
             self._logger.emit(record)

@@ -138,6 +138,20 @@ def test_the_event_stands_in_the_trace_of_its_run(
     assert record.span_id == span.get_span_context().span_id
 
 
+def test_without_a_span_of_its_own_the_event_stands_in_no_trace(
+    telemetry: Telemetry, tracer: Tracer, clock: FakeClock
+) -> None:
+    """Not in that of whoever is there when it is told of."""
+    with opened(clock, mode="observe") as run:
+        later = contextvars.copy_context()
+        run.cancel("disconnect")
+    later.run(_call, tracer, clock, 1, (1, 2))
+    with tracer.start_as_current_span("unrelated") as unrelated:
+        telemetry.total(names.TOKENS)
+    traces = {record.trace_id for record in telemetry.records}
+    assert unrelated.get_span_context().trace_id not in traces
+
+
 def test_without_a_logs_sdk_nothing_is_missed(clock: FakeClock) -> None:
     with instrumented(logger_provider=None) as telemetry:
         with opened(clock):
