@@ -166,6 +166,8 @@ class _AsyncReader:
         self._body = body
         self._next = inner.__aiter__().__anext__
         self._watched = watched
+        task = current_task()
+        watched.reader = None if task is None else weakref.ref(task)
         guarded(watched.read_here)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -173,12 +175,12 @@ class _AsyncReader:
 
     async def __anext__(self) -> bytes:
         watched = self._watched
-        run = watched.run
-        if run is not None:
-            if watched.ended and (stop := guarded(_why_closed, run)) is not None:
-                raise stop
-            task = current_task()
-            watched.reader = None if task is None else weakref.ref(task)
+        if (
+            watched.ended
+            and watched.run is not None
+            and (stop := guarded(_why_closed, watched.run)) is not None
+        ):
+            raise stop
         watched.reading += 1
         try:
             data: bytes = await self._next()
