@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 from matrix import environments
 from matrix.judge import columns_of, judge
-from matrix.known import KNOWN
 from matrix.rows import ROWS, groups, row_named
 from matrix.run import readme_table, run_all, table
 from support.requires import require
@@ -34,17 +33,7 @@ def found() -> dict[str, Scenarios]:
 
 @pytest.mark.parametrize(
     ("row", "column"),
-    [
-        pytest.param(
-            row,
-            column,
-            id=f"{row} - {column}",
-            marks=[pytest.mark.xfail(strict=True, reason=KNOWN[row, column])]
-            if (row, column) in KNOWN
-            else [],
-        )
-        for row, column in _CASES
-    ],
+    [pytest.param(row, column, id=f"{row} - {column}") for row, column in _CASES],
 )
 def test_the_number_is_right(
     found: dict[str, Scenarios], row: str, column: str
@@ -52,20 +41,16 @@ def test_the_number_is_right(
     assert judge(row_named(row), found[row])[column] == []
 
 
-def test_the_table_has_every_row_and_says_what_does_not_hold(
+def test_the_table_has_every_row_and_all_of_it_holds(
     found: dict[str, Scenarios],
 ) -> None:
     lines = table(found).splitlines()[2:]
     assert len(lines) == len(ROWS)
-    assert sum(line.count("**no**") for line in lines) == len(KNOWN)
+    assert not [line for line in lines if "**no**" in line]
 
 
 def test_the_readme_shows_this_table(found: dict[str, Scenarios]) -> None:
     assert readme_table() == table(found)
-
-
-def test_what_is_known_not_to_hold_is_of_rows_and_columns_there_are() -> None:
-    assert set(KNOWN) <= set(_CASES)
 
 
 @pytest.mark.parametrize("package", ["openai", "opentelemetry-sdk", "httpx"])

@@ -110,13 +110,12 @@ class Watched:
         exchanges.end(exchange)
 
 
-class AsyncBody:
-    """The body of an asynchronous client. Mixed into its stack's own stream class."""
+class Body:
+    """What the bodies of both kinds of clients have in common."""
 
     def __init__(self, inner: Any, watched: Watched) -> None:
         self._inner = inner
         self._watched = watched
-        self._loop = _running_loop()
         closer.start()
         if watched.run is not None:
             opened.add(self)
@@ -129,6 +128,22 @@ class AsyncBody:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
+    def abandon(self) -> None:
+        """Close it from outside: nobody will. Never waits, may be called anywhere."""
+        raise NotImplementedError
+
+    def __del__(self) -> None:
+        if not self._watched.ended:
+            self.abandon()
+
+
+class AsyncBody(Body):
+    """The body of an asynchronous client. Mixed into its stack's own stream class."""
+
+    def __init__(self, inner: Any, watched: Watched) -> None:
+        self._loop = _running_loop()
+        super().__init__(inner, watched)
+
     def __aiter__(self) -> AsyncIterator[bytes]:
         return _AsyncReader(self, self._inner, self._watched)
 
@@ -140,7 +155,7 @@ class AsyncBody:
             guarded(_end, self._watched)
 
     def abandon(self) -> None:
-        """Close it from outside: nobody will. Never waits, may be called anywhere."""
+        """Close it from outside, on its loop."""
         loop, watched = self._loop, self._watched
         try:
             if loop is not None:
@@ -151,10 +166,6 @@ class AsyncBody:
         except RuntimeError:  # the loop is closed, and its connections with it
             pass
         closer.close(None, watched)
-
-    def __del__(self) -> None:
-        if not self._watched.ended:
-            self.abandon()
 
 
 class _AsyncReader:
@@ -204,22 +215,8 @@ class _AsyncReader:
             self._body.abandon()
 
 
-class SyncBody:
+class SyncBody(Body):
     """The body of a synchronous client. Mixed into its stack's own stream class."""
-
-    def __init__(self, inner: Any, watched: Watched) -> None:
-        self._inner = inner
-        self._watched = watched
-        if watched.run is not None:
-            opened.add(self)
-
-    @property
-    def watched(self) -> Watched:
-        """Its run and its exchange."""
-        return self._watched
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
     def __iter__(self) -> Iterator[bytes]:
         return _SyncReader(self, self._inner, self._watched)
@@ -232,12 +229,8 @@ class SyncBody:
             guarded(_end, self._watched)
 
     def abandon(self) -> None:
-        """Close it from outside: nobody will. Never waits, may be called anywhere."""
+        """Close it from outside, on a thread."""
         closer.close(self._inner, self._watched)
-
-    def __del__(self) -> None:
-        if not self._watched.ended:
-            self.abandon()
 
 
 class _SyncReader:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from hangup.core.guard import guarded
 
 if TYPE_CHECKING:
-    from hangup.clients.bodies import AsyncBody, SyncBody, Watched
+    from hangup.clients.bodies import Body, Watched
     from hangup.core.run import Run
 
 
 class Closer:
-    """Closes synchronous bodies on a daemon thread.
+    """Closes synchronous bodies, and ends any, on a daemon thread.
 
     Closing takes the pool's lock, and a garbage collection may strike while the very
     thread it strikes in holds that.
@@ -52,14 +52,14 @@ class Opened:
     """Bodies read for a run, so that its stop finds them. Thread-safe."""
 
     def __init__(self) -> None:
-        self._bodies: dict[int, weakref.ref[AsyncBody | SyncBody]] = {}
+        self._bodies: dict[int, weakref.ref[Body]] = {}
 
-    def add(self, body: AsyncBody | SyncBody) -> None:
+    def add(self, body: Body) -> None:
         """Note a body that is read for a run, while it lives."""
         key = id(body)
         self._bodies[key] = weakref.ref(body, lambda _: self._bodies.pop(key, None))
 
-    def of(self, run: Run) -> list[AsyncBody | SyncBody]:
+    def of(self, run: Run) -> list[Body]:
         """Return those of a run, and of runs below it, that have not ended."""
         bodies = [reference() for reference in tuple(self._bodies.values())]
         return [

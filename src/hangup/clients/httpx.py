@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from hangup import config
 from hangup.clients.closing import close_unread
 from hangup.clients.patch import Patch
+from hangup.clients.recall import origin_of
 from hangup.clients.visit import Visit
 from hangup.core import registry
 from hangup.core.guard import guarded
@@ -59,7 +60,7 @@ class _Hop:
     def arrive(self, response: Any) -> None:
         """Remember who wants to hear what became of the run."""
         if self._run is not None and SETTLE_HEADER in response.headers:
-            origin = self._origin()
+            origin = origin_of(self._request.url)
             _holders.add(origin)
             settlement.remember(self._run, origin)
 
@@ -68,12 +69,11 @@ class _Hop:
 
         It may have answered in full just before the caller was stopped.
         """
-        if self._run is not None and (origin := self._origin()) in _holders:
+        if (
+            self._run is not None
+            and (origin := origin_of(self._request.url)) in _holders
+        ):
             settlement.remember(self._run, origin)
-
-    def _origin(self) -> str:
-        url = self._request.url
-        return f"{url.scheme}://{url.netloc.decode('ascii')}"
 
 
 class _Origins:
@@ -287,9 +287,7 @@ class _Stops(registry.RunObserver):
         if run.work.acts:
             close_unread(run)
 
-    def closed(self, run: Run) -> None:
-        if run.work.acts:
-            close_unread(run)
+    closed = abandoned
 
 
 class _State:

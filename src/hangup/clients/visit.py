@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hangup.clients import background
 from hangup.clients.bodies import AsyncBody, SyncBody, Watched
-from hangup.clients.closing import closer
 from hangup.clients.recall import Line
 from hangup.config import Mode
 from hangup.core.admission import stop_here
@@ -121,7 +120,6 @@ class Visit:
         watched.whole = kind.startswith("application/json")
         body, synchronous, _ = _classes(stack)
         if not asynchronous:
-            closer.start()
             body = synchronous
         response.stream = body(response.stream, watched)
 
