@@ -205,7 +205,7 @@ def test_b7_stubborn_task_spins_cpu(order: str) -> None:
                 wrap=lambda app: app,
                 middleware=STACKS[order](),
             ) as served:
-                before = [await _timed(served) for _ in range(60)]
+                before, idle = await _served(served, SECONDS)
                 caller = await Caller.asks(served, "/stubborn")
                 await rig_.model.log.opened_count(1)
                 [run] = registry.live_runs()
@@ -215,15 +215,12 @@ def test_b7_stubborn_task_spins_cpu(order: str) -> None:
                 await rig_.model.log.closed_count(1, within=5)
                 rig_.closed_in_time(killed_at)
 
-                cpu, wall = time.process_time(), time.monotonic()
-                during = []
-                while time.monotonic() - wall < SECONDS:
-                    during.append(await _timed(served))
-                    await asyncio.sleep(0.1)
-                busy = (time.process_time() - cpu) / (time.monotonic() - wall)
+                during, busy = await _served(served, SECONDS)
                 enough.set()
                 await rig_.idle(served)
-            assert busy < 0.10
+            # The share of a core that the task adds: server, callers and model are all
+            # in this process, and what they cost by themselves is the machine's affair.
+            assert busy - idle < 0.10
             # Generous: two cores shared with others. A starved loop is seconds late.
             assert _p90(during) < _p90(before) + 0.1
             telemetry = rig_.telemetry
@@ -234,6 +231,16 @@ def test_b7_stubborn_task_spins_cpu(order: str) -> None:
             assert telemetry.abandoned() == {"killed": 1}
 
     check()
+
+
+async def _served(served: Any, seconds: float) -> tuple[list[float], float]:
+    """Ask ten times a second: how long each took, and the share of a core in use."""
+    cpu, wall = time.process_time(), time.monotonic()
+    took = []
+    while time.monotonic() - wall < seconds:
+        took.append(await _timed(served))
+        await asyncio.sleep(0.1)
+    return took, (time.process_time() - cpu) / (time.monotonic() - wall)
 
 
 async def _timed(served: Any) -> float:
