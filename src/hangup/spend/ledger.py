@@ -52,7 +52,7 @@ class Ledger:
     No method raises.
 
     Args:
-        post: Receives every portion, exactly once.
+        post: Receives every portion, exactly once; those of one moment together.
         capacity: How many ended calls are kept apart. Older ones are folded per kind
             and model into one interval: its totals stay exact, and a T0 inside the
             interval divides them in proportion (basis estimated).
@@ -71,7 +71,9 @@ class Ledger:
         "_untallied",
     )
 
-    def __init__(self, post: Callable[[Posting], None], *, capacity: int = 512) -> None:
+    def __init__(
+        self, post: Callable[[list[Posting]], None], *, capacity: int = 512
+    ) -> None:
         self._post = post
         self._capacity = max(0, capacity)
         self._decision: Decision | None = None
@@ -225,8 +227,8 @@ class Ledger:
             self._untallied.extend(postings)
             if not self._busy:
                 self._tally()
-        for posting in postings:
-            self._post(posting)
+        if postings:
+            self._post(postings)
 
     def _tally(self) -> None:
         """Add up what was published. The lock is held."""

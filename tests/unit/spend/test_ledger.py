@@ -22,7 +22,7 @@ PAID = Cost(Decimal("0.4"), Decimal("0.6"))
 
 def made(capacity: int = 512) -> tuple[Ledger, list[Posting]]:
     posted: list[Posting] = []
-    return Ledger(posted.append, capacity=capacity), posted
+    return Ledger(posted.extend, capacity=capacity), posted
 
 
 def call(  # noqa: PLR0913  what is known of a call
@@ -322,8 +322,8 @@ def test_a_finaliser_that_closes_and_ends_a_call_loses_nothing() -> None:
 def test_a_posting_callback_may_use_the_ledger() -> None:
     posted: list[Posting] = []
 
-    def post(posting: Posting) -> None:
-        posted.append(posting)
+    def post(postings: list[Posting]) -> None:
+        posted.extend(postings)
         if len(posted) == 1:
             call(ledger, 9.0, 10.0)
 

@@ -22,7 +22,7 @@ def test_a_grandchild_that_closes_after_its_parent_loses_nothing(
     """Its books, folded or not, go past its parent to whoever has that one's."""
     posted: list[Posting] = []
     root, child, grandchild = (
-        Ledger(posted.append, capacity=capacity) for _ in range(3)
+        Ledger(posted.extend, capacity=capacity) for _ in range(3)
     )
     for at in range(3):
         _spend(grandchild, at)

@@ -81,7 +81,7 @@ def decide(ledger: Ledger, moment: Moment) -> None:
 def play(history: list[Call], told: list[Moment], capacity: int) -> list[Posting]:
     """Drive a ledger through a history in the order in which things happen."""
     posted: list[Posting] = []
-    ledger = Ledger(posted.append, capacity=capacity)
+    ledger = Ledger(posted.extend, capacity=capacity)
     events: list[tuple[float, int, int]] = []
     for number, call in enumerate(history):
         events.append((call.end, 1, number))
