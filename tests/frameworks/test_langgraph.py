@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from support.frameworks import Served, all_stop, served, threads
+from support.frameworks import Served, all_return, all_stop, served, threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,5 +19,10 @@ def app() -> Iterator[Served]:
 
 
 @pytest.mark.wide
-def test_twenty_walk_away_and_all_stop(app: Served) -> None:
-    asyncio.run(all_stop(app, threads(20)))
+def test_twenty_walk_away_and_come_back(app: Served) -> None:
+    async def scenario() -> None:
+        names = threads(20)
+        await all_stop(app, names)
+        await all_return(app, names)
+
+    asyncio.run(scenario())
