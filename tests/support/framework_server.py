@@ -32,7 +32,10 @@ _TOTALS = {
     "unsettled": (names.UNSETTLED, {}),
     "swallowed": (names.SWALLOWED, {}),
     "refused": (names.REFUSALS, {names.DECISION: "refuse"}),
-    "wasted": (names.TOKENS, {names.FATE: "wasted"}),
+    "wasted output": (
+        names.TOKENS,
+        {names.FATE: "wasted", names.TOKEN_TYPE: "output"},
+    ),
     "attributed": (names.TOKENS, {}),
     "metered": (names.METERED_TOKENS, {}),
     "tools": (names.CALLS, {names.CALL_KIND: "tool"}),

@@ -14,13 +14,14 @@ import os
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from matrix import environments
+from support.providers.history import said
 from support.providers.server import Provider
-from support.providers.tireless import Tireless, conversation
+from support.providers.tireless import HELLO, Tireless, conversation
 from support.requires import require
 from support.servers import listening
 
@@ -29,11 +30,15 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from support.providers.log import Request
+    from support.providers.script import Script
+    from support.providers.server import Plan
 
 IN_TIME = 1.0
 """Seconds after a caller left in which the last model request may come."""
 WATCH = 10.0
 """Seconds for which none may come after that."""
+GO_ON = "go on with"
+"""What callers say to a model that is to go on for ever."""
 _ROOT = Path(__file__).parents[2]
 _PATIENCE = 30.0
 _NOISE = (
@@ -70,14 +75,14 @@ class Served:
         environment: More variables for the process.
 
     Attributes:
-        plan: How the model answers; a field of it may be changed at any time.
+        plan: How the model answers; may be changed at any time.
         provider: The model.
     """
 
     def __init__(
         self,
         module: str,
-        plan: Tireless | None = None,
+        plan: Plan | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         try:
@@ -87,13 +92,13 @@ class Served:
             raise
         self._module = module
         self._more = dict(environment or {})
-        self.plan = Tireless() if plan is None else plan
+        self.plan: Plan = Tireless() if plan is None else plan
         self.provider = Provider(plan=self._planned)
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed at exit
         self._port = 0
         self._process: subprocess.Popen[bytes] | None = None
 
-    def _planned(self, asked: Mapping[str, Any]) -> Any:
+    def _planned(self, asked: Mapping[str, Any]) -> Script:
         return self.plan(asked)
 
     def __enter__(self) -> Self:
@@ -254,6 +259,14 @@ class Served:
             if conversation(request.asked) == thread
         ]
 
+    def in_tools(self, thread: str) -> int:
+        """Return how many model requests of a conversation's subagents are open."""
+        asked = self.requests(thread)
+        outer = asked[0].asked if asked else {}
+        return sum(
+            one.closed is None and said(one.asked)[0] != said(outer)[0] for one in asked
+        )
+
     def late(self, left: Mapping[str, float]) -> dict[str, list[float]]:
         """Return what came too late: by thread, seconds after its caller had left.
 
@@ -337,7 +350,7 @@ async def all_walk_away(
     step = (most - least) / max(1, len(names) - 1)
     moments = await asyncio.gather(
         *(
-            app.walk_away(name, f"go on with {name}", least + place * step, path)
+            app.walk_away(name, f"{GO_ON} {name}", least + place * step, path)
             for place, name in enumerate(names)
         )
     )
@@ -368,12 +381,50 @@ async def all_return(app: Served, names: Sequence[str]) -> None:
     """
     before = await app.books()
     refused = len(app.refusals())
-    answers = await asyncio.gather(*(app.ask(name, f"hello, {name}") for name in names))
+    answers = await asyncio.gather(
+        *(app.ask(name, f"{HELLO}, {name}") for name in names)
+    )
     assert app.refusals()[refused:] == []
     assert [answer.status for answer in answers] == [200] * len(names)
     assert all(answer.text for answer in answers)
     counted = await app.counted(before, delivered=len(names))
     assert _runs(counted) == {"delivered": len(names)}
+
+
+def slow_inside(plan: Plan) -> Plan:
+    """Return a plan in which a model that a tool asks does not answer for long."""
+
+    def planned(asked: Mapping[str, Any]) -> Script:
+        script = plan(asked)
+        inside = not said(asked)[0].startswith((GO_ON, HELLO))
+        return replace(script, rate=0.1) if inside else script
+
+    return planned
+
+
+async def kill_in_tools_and_return(
+    app: Served, names: Sequence[str], at_once: int = 1
+) -> None:
+    """Every run is killed while so many tools of it run; then all say hello, at once.
+
+    The plan must ask for tools that ask a model, and be :func:`slow_inside`.
+    """
+    before = await app.books()
+    callers = await asyncio.gather(
+        *(app.caller(name, f"{GO_ON} {name}") for name in names)
+    )
+    await asyncio.to_thread(
+        app.provider.log.wait,
+        lambda: all(app.in_tools(name) == at_once for name in names),
+    )
+    killed = await app.kill()
+    assert killed == len(names)
+    answers = await asyncio.gather(*(caller.answer() for caller in callers))
+    assert [answer.status for answer in answers] == [409] * len(names)
+    assert {answer.headers["hangup-cause"] for answer in answers} == {"killed"}
+    await all_return(app, names)
+    counted = await app.counted(before)
+    assert _runs(counted) == {"abandoned killed": len(names), "delivered": len(names)}
 
 
 def _runs(counted: Mapping[str, float]) -> dict[str, float]:
@@ -382,7 +433,7 @@ def _runs(counted: Mapping[str, float]) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def served(module: str, plan: Tireless | None = None) -> Iterator[Served]:
+def served(module: str, plan: Plan | None = None) -> Iterator[Served]:
     """Serve an example; at the end its log must be quiet."""
     with Served(module, plan) as app:
         yield app
