@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.frameworks import (
+    GO_ON,
     IN_TIME,
-    WATCH,
     Served,
     all_return,
-    all_stop,
     all_walk_away,
     kill_in_tools_and_return,
+    runs,
     served,
     slow_inside,
     threads,
+    watched,
 )
 from support.providers.script import Script
 from support.providers.tireless import Tireless
@@ -41,18 +42,30 @@ def app(serving: Served) -> Served:
     return serving
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cases() -> Iterator[Served]:
     with Served("support.langgraph_cases") as app:
         yield app
 
 
-@pytest.mark.wide
-def test_twenty_walk_away_and_come_back(app: Served) -> None:
+def test_b10_twenty_walk_away_and_come_back_and_subgraphs_end(app: Served) -> None:
+    """Twenty leave a chat, five a stream of events with two subgraphs at work."""
+    report = "/report/{thread}"
+
     async def scenario() -> None:
-        names = threads(20)
-        await all_stop(app, names)
-        await all_return(app, names)
+        chats, streams = threads(20), threads(5, first=50)
+        before = await app.books()
+        chats_left, streams_left = await asyncio.gather(
+            all_walk_away(app, chats), all_walk_away(app, streams, report, 1.8, 2.2)
+        )
+        await watched(app, chats_left | streams_left)
+        counted = await app.counted(before)
+        assert runs(counted) == {"abandoned disconnect": 25}
+        assert counted.get(f"wasted output {report}", 0) <= 10 * len(streams)
+        for name, moment in streams_left.items():
+            assert len(app.requests(name)) >= 2  # of either subgraph
+            assert app.tokens_after(name, moment) <= 10
+        await all_return(app, chats)
 
     asyncio.run(scenario())
 
@@ -68,26 +81,6 @@ def test_b11_kill_in_tools_leaves_the_thread_usable(app: Served, at_once: int) -
         assert last.count(ANSWER) == at_once
 
 
-def test_b10_subgraphs_in_parallel_nodes_end_with_the_graph(app: Served) -> None:
-    """Callers leave a stream of events; each graph has two subgraphs at work."""
-    app.plan = Tireless(Script(tokens=5, input=20, rate=50), tools=("look_up",))
-
-    async def scenario() -> None:
-        names = threads(5, first=400)
-        before = await app.books()
-        left = await all_walk_away(app, names, "/report/{thread}", 1.8, 2.2)
-        await asyncio.sleep(max(left.values()) + IN_TIME + WATCH - time.monotonic())
-        assert app.late(left) == {}
-        counted = await app.counted(before)
-        assert counted["abandoned disconnect"] == len(names)
-        assert counted.get("wasted output", 0) <= 10 * len(names)
-        for name, moment in left.items():
-            assert len(app.requests(name)) >= 4
-            assert app.tokens_after(name, moment) <= 10
-
-    asyncio.run(scenario())
-
-
 @pytest.mark.parametrize("path", ["/tools/{thread}", "/nodes/{thread}"])
 def test_b5_one_fails_and_its_siblings_are_stopped(cases: Served, path: str) -> None:
     """Two others stream a model for 30 s; what they had after the 500 is waste."""
@@ -99,19 +92,21 @@ def test_b5_one_fails_and_its_siblings_are_stopped(cases: Served, path: str) -> 
         asking=Script(tokens=5, input=20),
     )
 
+    name = "thread-1" if "tools" in path else "thread-2"
+
     async def scenario() -> None:
         before = await app.books()
-        answer = await app.ask("thread-1", "go on with thread-1", path)
+        answer = await app.ask(name, f"{GO_ON} {name}", path)
         failed = time.monotonic()
         assert answer.status == 500
         counted = await app.counted(before, abandoned_failed=1)
         await asyncio.to_thread(app.provider.log.settled)
-        streams = [one for one in app.requests("thread-1") if one.cut]
+        streams = [one for one in app.requests(name) if one.cut]
         assert len(streams) == 2
         assert all(one.closed and one.closed - failed <= IN_TIME for one in streams)
         counted = await app.counted(before)
         assert counted["abandoned failed"] == 1
-        after = app.tokens_after("thread-1", failed)
+        after = app.tokens_after(name, failed)
         assert abs(counted.get("wasted output", 0) - after) <= 3
 
     asyncio.run(scenario())

@@ -10,19 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from matrix import environments
+from support.callers import Answer, Caller
+from support.frameworkenv import NOISE, ROOT, interpreter, variables
 from support.providers.history import said
 from support.providers.server import Provider
 from support.providers.tireless import HELLO, Tireless, conversation
-from support.requires import require
 from support.servers import listening
 
 if TYPE_CHECKING:
@@ -39,31 +37,7 @@ WATCH = 10.0
 """Seconds for which none may come after that."""
 GO_ON = "go on with"
 """What callers say to a model that is to go on for ever."""
-_ROOT = Path(__file__).parents[2]
 _PATIENCE = 30.0
-_NOISE = (
-    "Traceback",
-    "never retrieved",
-    "never awaited",
-    "Failed to detach context",
-    "was destroyed but it is pending",
-    "different task",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a caller got."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def text(self) -> str:
-        """The answer of the agent."""
-        answer: str = json.loads(self.body)["answer"]
-        return answer
 
 
 class Served:
@@ -85,11 +59,7 @@ class Served:
         plan: Plan | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        try:
-            self._python = environments.python_of("frameworks")
-        except environments.Unavailable as reason:
-            require(f"environment for it ({reason})", present=False)
-            raise
+        self._python = interpreter()
         self._module = module
         self._more = dict(environment or {})
         self.plan: Plan = Tireless() if plan is None else plan
@@ -105,10 +75,11 @@ class Served:
         self.provider.__enter__()
         sock = listening()
         self._port = sock.getsockname()[1]
-        program = _ROOT / "tests" / "support" / "framework_server.py"
+        program = ROOT / "tests" / "support" / "framework_server.py"
         with sock:
             self._process = subprocess.Popen(  # noqa: S603  our own program
-                [self._python, program, self._module, str(sock.fileno())],
+                # -P: its directory has an "agents", as one framework has.
+                [self._python, "-P", program, self._module, str(sock.fileno())],
                 pass_fds=[sock.fileno()],
                 env=self._environment(),
                 stdout=self._said,
@@ -119,17 +90,11 @@ class Served:
         return self
 
     def _environment(self) -> dict[str, str]:
-        # Nothing of the user's: settings of hangup or OpenTelemetry would change it.
-        kept = ("PATH", "HOME", "TMPDIR", "LANG", "SYSTEMROOT")
-        found = {name: os.environ[name] for name in kept if name in os.environ}
-        places = ("src", "tests", "examples")
-        return found | {
-            "PYTHONPATH": os.pathsep.join(str(_ROOT / place) for place in places),
+        return variables() | {
             "OPENAI_BASE_URL": f"{self.provider.url}/v1",
             "OPENAI_API_KEY": "test",
             "ANTHROPIC_BASE_URL": self.provider.url,
             "ANTHROPIC_API_KEY": "test",
-            "HANGUP_PROPAGATE_TO": "",
             **self._more,
         }
 
@@ -162,7 +127,7 @@ class Served:
     def quiet(self) -> None:
         """Assert that nothing in the log speaks of a stop that went wrong."""
         log = self.log
-        assert not [noise for noise in _NOISE if noise in log], log
+        assert not [noise for noise in NOISE if noise in log], log
 
     # Callers
 
@@ -294,42 +259,6 @@ class Served:
         return [request.refusal for request in asked if request.refusal]
 
 
-class Caller:
-    """A client on a plain socket that has asked, and may leave."""
-
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        self.reader = reader
-        self._writer = writer
-
-    def leaves(self) -> float:
-        """Hang up, and return when."""
-        self._writer.close()
-        return time.monotonic()
-
-    async def answer(self) -> Answer:
-        """Return the answer; the server closes."""
-        async with asyncio.timeout(_PATIENCE):
-            raw = await self.reader.read()
-        self._writer.close()
-        head, _, body = raw.partition(b"\r\n\r\n")
-        first, *lines = head.decode("latin-1").split("\r\n")
-        headers = dict(line.lower().split(": ", 1) for line in lines)
-        if headers.get("transfer-encoding") == "chunked":
-            body = _dechunked(body)
-        return Answer(int(first.split()[1]), headers, body)
-
-
-def _dechunked(body: bytes) -> bytes:
-    whole = b""
-    while body:
-        size, _, body = body.partition(b"\r\n")
-        length = int(size, 16)
-        whole, body = whole + body[:length], body[length + 2 :]
-    return whole
-
-
 def threads(count: int, first: int = 0) -> list[str]:
     """Return names of conversations."""
     return [f"thread-{number}" for number in range(first, first + count)]
@@ -360,18 +289,24 @@ async def all_walk_away(
 async def all_stop(
     app: Served, names: Sequence[str], path: str = "/chat/{thread}"
 ) -> None:
-    """Every caller leaves, and nothing goes on.
-
-    For ``WATCH`` seconds no model request comes later than ``IN_TIME`` after its caller
-    left, and every run is counted once.
-    """
+    """Every caller leaves, nothing goes on, and every run is counted once."""
     before = await app.books()
     left = await all_walk_away(app, names, path)
+    await watched(app, left)
+    counted = await app.counted(before, abandoned_disconnect=len(names))
+    assert runs(counted) == {"abandoned disconnect": len(names)}
+
+
+async def watched(app: Served, left: Mapping[str, float]) -> None:
+    """For ``WATCH`` seconds nothing comes later than ``IN_TIME`` after a caller left.
+
+    Args:
+        app: Where they left.
+        left: When, by thread.
+    """
     await asyncio.sleep(max(left.values()) + IN_TIME + WATCH - time.monotonic())
     assert app.late(left) == {}
-    assert all(app.requests(name) for name in names), "not all of them began"
-    counted = await app.counted(before, abandoned_disconnect=len(names))
-    assert _runs(counted) == {"abandoned disconnect": len(names)}
+    assert all(app.requests(name) for name in left), "not all of them began"
 
 
 async def all_return(app: Served, names: Sequence[str]) -> None:
@@ -388,7 +323,7 @@ async def all_return(app: Served, names: Sequence[str]) -> None:
     assert [answer.status for answer in answers] == [200] * len(names)
     assert all(answer.text for answer in answers)
     counted = await app.counted(before, delivered=len(names))
-    assert _runs(counted) == {"delivered": len(names)}
+    assert runs(counted) == {"delivered": len(names)}
 
 
 def slow_inside(plan: Plan) -> Plan:
@@ -424,10 +359,11 @@ async def kill_in_tools_and_return(
     assert {answer.headers["hangup-cause"] for answer in answers} == {"killed"}
     await all_return(app, names)
     counted = await app.counted(before)
-    assert _runs(counted) == {"abandoned killed": len(names), "delivered": len(names)}
+    assert runs(counted) == {"abandoned killed": len(names), "delivered": len(names)}
 
 
-def _runs(counted: Mapping[str, float]) -> dict[str, float]:
+def runs(counted: Mapping[str, float]) -> dict[str, float]:
+    """Return the counts of runs by outcome and cause."""
     kinds = ("abandoned", "delivered", "late")
     return {key: count for key, count in counted.items() if key.startswith(kinds)}
 
