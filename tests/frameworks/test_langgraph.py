@@ -61,6 +61,7 @@ def test_b10_twenty_walk_away_and_come_back_and_subgraphs_end(app: Served) -> No
         await watched(app, chats_left | streams_left)
         counted = await app.counted(before)
         assert runs(counted) == {"abandoned disconnect": 25}
+        assert counted.get("unsettled", 0) == 0
         assert counted.get(f"wasted output {report}", 0) <= 10 * len(streams)
         for name, moment in streams_left.items():
             assert len(app.requests(name)) >= 2  # of either subgraph
