@@ -103,7 +103,8 @@ class Served:
         program = _ROOT / "tests" / "support" / "framework_server.py"
         with sock:
             self._process = subprocess.Popen(  # noqa: S603  our own program
-                [self._python, program, self._module, str(sock.fileno())],
+                # -P: its directory has an "agents", as one framework has.
+                [self._python, "-P", program, self._module, str(sock.fileno())],
                 pass_fds=[sock.fileno()],
                 env=self._environment(),
                 stdout=self._said,

@@ -1,0 +1,222 @@
+"""OpenAI Agents SDK, pydantic-ai, the Anthropic SDK's tool loop, and smolagents.
+
+Each is the example that a user copies, with its real packages, in a process of its
+own. Where nothing has to be timed apart, all four are asked at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.framework_cases import ENDLESS
+from support.frameworks import IN_TIME, Served, all_return, all_stop, threads
+from support.providers.script import Script
+from support.providers.tireless import Tireless
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
+
+    Apps = Mapping[str, Served]
+
+ASYNC = ("openai_agents_agent", "pydantic_ai_agent", "anthropic_loop")
+THREADED = "smolagents_agent"
+EXAMPLES = (*ASYNC, THREADED)
+APART = 3.5
+"""Seconds between the first callers of one example and of the next."""
+BUDGET = 2.0
+CHUNK = 4
+"""Tokens that may be on their way when a stream is cut, or a moment is noted."""
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@dataclass
+class Plan(Tireless):
+    """Ask for tools side by side; the tools' own model goes on and on."""
+
+    def __call__(self, asked: Mapping[str, Any]) -> Script:
+        if asked["model"] == ENDLESS:
+            return Script(tokens=2_000, input=20, rate=40, first=0.05)
+        tools = len(asked.get("tools") or ())
+        self.at_once = max(1, min(3, tools))
+        return super().__call__(asked)
+
+
+@pytest.fixture(scope="module")
+def apps() -> Iterator[Apps]:
+    """All examples, each of which has served once: that is when much is imported."""
+    found = {
+        name: Served("support.framework_cases", Plan(), {"EXAMPLE": name})
+        for name in EXAMPLES
+    }
+    with ExitStack() as stack, ThreadPoolExecutor(len(EXAMPLES)) as pool:
+        list(pool.map(stack.enter_context, found.values()))
+        asyncio.run(at_once(found, lambda app: all_return(app, ["thread-0"])))
+        yield found
+        for app in found.values():
+            app.quiet()
+
+
+async def at_once(
+    apps: Apps, what: Callable[[Served], Awaitable[object]], apart: float = 0.0
+) -> dict[str, BaseException]:
+    """Do something with every example; return what failed, by example."""
+
+    async def one(place: int, app: Served) -> None:
+        await asyncio.sleep(place * apart)
+        await what(app)
+
+    outcomes = await asyncio.gather(
+        *(one(place, app) for place, app in enumerate(apps.values())),
+        return_exceptions=True,
+    )
+    return {
+        name: outcome
+        for name, outcome in zip(apps, outcomes, strict=True)
+        if isinstance(outcome, BaseException)
+    }
+
+
+def some(apps: Apps, names: tuple[str, ...]) -> Apps:
+    return {name: apps[name] for name in names}
+
+
+# b11, and what goes before it
+
+
+@pytest.mark.wide
+def test_b11_all_walk_away_all_stop_and_all_can_go_on(apps: Apps) -> None:
+    """20 walk away from each at different points: none goes on, and all can return.
+
+    No model request is later than a second after its caller left, over ten seconds;
+    every run is counted once; then each says hello on the old thread and is answered.
+    """
+    names = threads(20, first=1)
+
+    async def leave_and_return(app: Served) -> None:
+        await all_stop(app, names)
+        await all_return(app, names)
+
+    assert asyncio.run(at_once(apps, leave_and_return, APART)) == {}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_b11_killed_while_a_tool_runs_the_thread_can_go_on(
+    apps: Apps, example: str
+) -> None:
+    """20 are killed between a tool call and its answer; none of their threads breaks."""
+    app, names = apps[example], threads(20, first=101)
+
+    def most_in_tools() -> bool:
+        asked = [app.requests(name) for name in names]
+        answered = [all(one.closed is not None for one in own) for own in asked]
+        return all(asked) and sum(answered) > len(names) // 2
+
+    async def check() -> None:
+        before = await app.books()
+        callers = [await app.caller(name, f"go on with {name}") for name in names]
+        async with asyncio.timeout(20):
+            while not most_in_tools():  # noqa: ASYNC110  the log has no event
+                await asyncio.sleep(0.01)
+        assert await app.kill() == len(names)
+        answers = await asyncio.gather(*(caller.answer() for caller in callers))
+        assert [answer.status for answer in answers] == [409] * len(names)
+        counted = await app.counted(before, abandoned_killed=len(names))
+        assert counted["abandoned killed"] == len(names)
+        await all_return(app, names)
+
+    with quick_model(app):
+        asyncio.run(check())
+
+
+@contextmanager
+def quick_model(app: Served) -> Iterator[None]:
+    """The model takes no time, so that nearly all of a run is in its tools."""
+    usual, app.plan.script = app.plan.script, Script(tokens=2, input=20)
+    yield
+    app.plan.script = usual
+
+
+# b5
+
+
+def test_b5_gather_leaves_siblings(apps: Apps) -> None:
+    """A tool fails the run: the model connections of its siblings close with it.
+
+    What they were sent after that is what is counted as wasted.
+    """
+
+    async def check(app: Served) -> None:
+        [name] = threads(1, first=201)
+        before = await app.books()
+        answer = await app.ask(name, f"go on with {name}", "/parallel/{thread}")
+        answered = time.monotonic()
+        assert answer.status == 500
+        counted = await app.counted(before, abandoned_failed=1)
+        assert counted["abandoned failed"] == 1
+        streams = [one for one in app.requests(name) if one.model == ENDLESS]
+        assert len(streams) == 2
+        await asyncio.to_thread(app.provider.log.settled)
+        assert all(one.cut for one in streams)
+        assert max(one.closed or 0 for one in streams) <= answered + IN_TIME
+        failed = (await ended(app))[name]
+        late = app.tokens_after(name, failed)
+        assert counted.get("wasted", 0) == pytest.approx(late, abs=2 * CHUNK)
+
+    assert asyncio.run(at_once(some(apps, ASYNC), check)) == {}
+
+
+# e8
+
+IN_THE_WAY = {
+    **dict.fromkeys(ASYNC, ("waits", "hides", "blocks", "asks")),
+    THREADED: ("blocks", "asks"),
+}
+"""What the deadline finds: a tool asleep, one in a model call whose errors it hides,
+one that blocks a thread, and one that streams there."""
+
+
+def test_e8_deadline_fed_back_to_the_model(apps: Apps) -> None:
+    """The deadline is no tool error and no provider error: nobody is asked again.
+
+    Not by the framework, not by the tool, not by a handler that tries again whatever
+    went wrong. The run ends in time, and is counted once.
+    """
+
+    async def asked(app: Served, name: str, tool: str) -> float:
+        path = f"/stubborn/{{thread}}/{tool}"
+        answer = await app.ask(name, f"go on with {name}", path, BUDGET)
+        assert answer.status == 504
+        return time.monotonic()
+
+    async def check(app: Served, tools: tuple[str, ...]) -> None:
+        names = threads(len(tools), first=301)
+        before, began = await app.books(), time.monotonic()
+        asking = (asked(app, *pair) for pair in zip(names, tools, strict=True))
+        answered = dict(zip(names, await asyncio.gather(*asking), strict=True))
+        await asyncio.sleep(3)  # the thread that blocks wakes up, and asks a model
+        assert max(answered.values()) <= began + BUDGET + IN_TIME
+        for name, tool in zip(names, tools, strict=True):
+            requests = app.requests(name)
+            assert requests, tool
+            assert [one for one in requests if one.opened > answered[name]] == [], tool
+        assert app.late(answered) == {}
+        endings = await ended(app)
+        assert max(endings[name] for name in names) <= began + BUDGET + IN_TIME
+        counted = await app.counted(before, abandoned_deadline=len(names))
+        assert counted["abandoned deadline"] == len(names)
+
+    tools = {id(app): IN_THE_WAY[name] for name, app in apps.items()}
+    assert asyncio.run(at_once(apps, lambda app: check(app, tools[id(app)]))) == {}
+
+
+async def ended(app: Served) -> dict[str, float]:
+    """When the handler of each conversation ended, by ``time.monotonic``."""
+    found: dict[str, float] = await app._control("GET", "/ended")
+    return found
