@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import os
 from typing import TYPE_CHECKING
 
@@ -25,13 +26,15 @@ from agents import (
 )
 from opentelemetry.instrumentation.genai.openai_agents import OpenAIAgentsInstrumentor
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 import hangup
 from hangup.servers.asgi import HangupMiddleware
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from starlette.requests import Request
 
 hangup.instrument()
@@ -87,6 +90,26 @@ async def chat(request: Request) -> JSONResponse:
     return JSONResponse({"answer": result.final_output})
 
 
+async def stream(request: Request) -> StreamingResponse:
+    """Answer likewise, and tell of every step as it is made (server-sent events)."""
+    text, thread = (await request.json())["text"], request.path_params["thread"]
+
+    async def events() -> AsyncIterator[str]:
+        result = Runner.run_streamed(desk, text, session=session(thread), max_turns=100)
+        async for event in result.stream_events():
+            if event.type == "run_item_stream_event":
+                yield f"data: {json.dumps({'step': event.name})}\n\n"
+        yield f"data: {json.dumps({'answer': result.final_output})}\n\n"
+
+    return StreamingResponse(events(), media_type="text/event-stream")
+
+
 app = HangupMiddleware(
-    Starlette(routes=[Route("/chat/{thread}", chat, methods=["POST"])]), budget=120
+    Starlette(
+        routes=[
+            Route("/chat/{thread}", chat, methods=["POST"]),
+            Route("/stream/{thread}", stream, methods=["POST"]),
+        ]
+    ),
+    budget=120,
 )

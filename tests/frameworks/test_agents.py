@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.framework_cases import ENDLESS
+from support.framework_cases import BLOCKS, ENDLESS
 from support.frameworks import IN_TIME, Served, all_return, all_stop, threads
 from support.providers.script import Script
 from support.providers.tireless import Tireless
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
+
+    from support.providers.log import Request
 
     Apps = Mapping[str, Served]
 
@@ -96,12 +98,16 @@ def test_b11_all_walk_away_all_stop_and_all_can_go_on(apps: Apps) -> None:
 
     No model request is later than a second after its caller left, over ten seconds;
     every run is counted once; then each says hello on the old thread and is answered.
+    The OpenAI Agents SDK also streams, from a task that its caller does not await.
     """
-    names = threads(20, first=1)
+    streamed = apps["openai_agents_agent"]
 
     async def leave_and_return(app: Served) -> None:
-        await all_stop(app, names)
-        await all_return(app, names)
+        await all_stop(app, threads(20, first=1))
+        await all_return(app, threads(20, first=1))
+        if app is streamed:
+            await all_stop(app, threads(20, first=31), "/stream/{thread}")
+            await all_return(app, threads(20, first=31))
 
     assert asyncio.run(at_once(apps, leave_and_return, APART)) == {}
 
@@ -110,7 +116,7 @@ def test_b11_all_walk_away_all_stop_and_all_can_go_on(apps: Apps) -> None:
 def test_b11_killed_while_a_tool_runs_the_thread_can_go_on(
     apps: Apps, example: str
 ) -> None:
-    """20 are killed between a tool call and its answer; none of their threads breaks."""
+    """20 are killed between a tool call and its answer: no thread breaks."""
     app, names = apps[example], threads(20, first=101)
 
     def most_in_tools() -> bool:
@@ -143,6 +149,42 @@ def quick_model(app: Served) -> Iterator[None]:
     app.plan.script = usual
 
 
+# a6
+
+
+def test_a6_tools_in_threads_stop_at_the_next_chunk_or_call(apps: Apps) -> None:
+    """Of blocking tools one streams a model and one is about to ask: neither goes on.
+
+    The stream is closed in time, the other is refused; both callers have left.
+    """
+
+    async def check(app: Served) -> None:
+        names = threads(2, first=301)
+        before = await app.books()
+        callers = [
+            await app.caller(name, f"go on with {name}", f"/stubborn/{{thread}}/{tool}")
+            for name, tool in zip(names, ("asks", "blocks"), strict=True)
+        ]
+        async with asyncio.timeout(20):
+            while not (streams(app, names[0]) and app.requests(names[1])):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        left = {
+            name: caller.leaves() for name, caller in zip(names, callers, strict=True)
+        }
+        await asyncio.sleep(BLOCKS + IN_TIME)
+        assert app.late(left) == {}
+        await asyncio.to_thread(app.provider.log.settled)
+        counted = await app.counted(before, abandoned_disconnect=2)
+        assert counted["abandoned disconnect"] == 2
+
+    assert asyncio.run(at_once(apps, check)) == {}
+
+
+def streams(app: Served, name: str) -> list[Request]:
+    """The streams to the tools of a conversation, those that have begun."""
+    return [one for one in app.requests(name) if one.model == ENDLESS and one.marks]
+
+
 # b5
 
 
@@ -160,11 +202,11 @@ def test_b5_gather_leaves_siblings(apps: Apps) -> None:
         assert answer.status == 500
         counted = await app.counted(before, abandoned_failed=1)
         assert counted["abandoned failed"] == 1
-        streams = [one for one in app.requests(name) if one.model == ENDLESS]
-        assert len(streams) == 2
+        siblings = streams(app, name)
+        assert len(siblings) == 2
         await asyncio.to_thread(app.provider.log.settled)
-        assert all(one.cut for one in streams)
-        assert max(one.closed or 0 for one in streams) <= answered + IN_TIME
+        assert all(one.cut for one in siblings)
+        assert max(one.closed or 0 for one in siblings) <= answered + IN_TIME
         failed = (await ended(app))[name]
         late = app.tokens_after(name, failed)
         assert counted.get("wasted", 0) == pytest.approx(late, abs=2 * CHUNK)
@@ -196,11 +238,11 @@ def test_e8_deadline_fed_back_to_the_model(apps: Apps) -> None:
         return time.monotonic()
 
     async def check(app: Served, tools: tuple[str, ...]) -> None:
-        names = threads(len(tools), first=301)
+        names = threads(len(tools), first=401)
         before, began = await app.books(), time.monotonic()
         asking = (asked(app, *pair) for pair in zip(names, tools, strict=True))
         answered = dict(zip(names, await asyncio.gather(*asking), strict=True))
-        await asyncio.sleep(3)  # the thread that blocks wakes up, and asks a model
+        await asyncio.sleep(BLOCKS + IN_TIME)
         assert max(answered.values()) <= began + BUDGET + IN_TIME
         for name, tool in zip(names, tools, strict=True):
             requests = app.requests(name)

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 MODEL = "main"
 ENDLESS = "endless"
+BLOCKS = 2.0
+"""Seconds that the tool ``blocks`` does."""
 _TRIES = 4
 _ended: dict[str, float] = {}
 _streaming: dict[str, int] = {}
@@ -118,7 +120,7 @@ def blocks(topic: str) -> str:
     Args:
         topic: What it is about.
     """
-    time.sleep(2.0)
+    time.sleep(BLOCKS)
     return asks(topic)
 
 
