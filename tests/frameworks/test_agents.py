@@ -110,6 +110,7 @@ def test_b11_all_walk_away_all_stop_and_all_can_go_on(apps: Apps) -> None:
             await all_return(app, threads(20, first=31))
 
     assert asyncio.run(at_once(apps, leave_and_return, APART)) == {}
+    assert [asyncio.run(app.books())["unsettled"] for app in apps.values()] == [0] * 4
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
