@@ -32,7 +32,10 @@ _TOTALS = {
     "unsettled": (names.UNSETTLED, {}),
     "swallowed": (names.SWALLOWED, {}),
     "refused": (names.REFUSALS, {names.DECISION: "refuse"}),
-    "wasted": (names.TOKENS, {names.FATE: "wasted"}),
+    "wasted output": (
+        names.TOKENS,
+        {names.FATE: "wasted", names.TOKEN_TYPE: "output"},
+    ),
     "attributed": (names.TOKENS, {}),
     "metered": (names.METERED_TOKENS, {}),
     "tools": (names.CALLS, {names.CALL_KIND: "tool"}),
@@ -62,6 +65,11 @@ class _Control:
     def _books(self) -> dict[str, float]:
         value = self._recorded.value
         found = {key: value(name, labels) for key, (name, labels) in _TOTALS.items()}
+        for point in self._recorded.points(names.TOKENS):
+            about = dict(point.attributes)
+            if about[names.FATE] == "wasted" and about[names.TOKEN_TYPE] == "output":
+                key = f"wasted output {about[names.RUN_NAME]}"
+                found[key] = found.get(key, 0) + point.value
         for point in self._recorded.points(names.RUNS):
             about = dict(point.attributes)
             outcome, cause = about[names.OUTCOME], about[names.CAUSE]

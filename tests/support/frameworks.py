@@ -10,18 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from matrix import environments
+from support.callers import Answer, Caller
+from support.frameworkenv import NOISE, ROOT, interpreter, variables
+from support.providers.history import said
 from support.providers.server import Provider
-from support.providers.tireless import Tireless, conversation
-from support.requires import require
+from support.providers.tireless import HELLO, Tireless, conversation
 from support.servers import listening
 
 if TYPE_CHECKING:
@@ -29,36 +28,16 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from support.providers.log import Request
+    from support.providers.script import Script
+    from support.providers.server import Plan
 
 IN_TIME = 1.0
 """Seconds after a caller left in which the last model request may come."""
 WATCH = 10.0
 """Seconds for which none may come after that."""
-_ROOT = Path(__file__).parents[2]
+GO_ON = "go on with"
+"""What callers say to a model that is to go on for ever."""
 _PATIENCE = 30.0
-_NOISE = (
-    "Traceback",
-    "never retrieved",
-    "never awaited",
-    "Failed to detach context",
-    "was destroyed but it is pending",
-    "different task",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a caller got."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def text(self) -> str:
-        """The answer of the agent."""
-        answer: str = json.loads(self.body)["answer"]
-        return answer
 
 
 class Served:
@@ -70,37 +49,33 @@ class Served:
         environment: More variables for the process.
 
     Attributes:
-        plan: How the model answers; a field of it may be changed at any time.
+        plan: How the model answers; may be changed at any time.
         provider: The model.
     """
 
     def __init__(
         self,
         module: str,
-        plan: Tireless | None = None,
+        plan: Plan | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        try:
-            self._python = environments.python_of("frameworks")
-        except environments.Unavailable as reason:
-            require(f"environment for it ({reason})", present=False)
-            raise
+        self._python = interpreter()
         self._module = module
         self._more = dict(environment or {})
-        self.plan = Tireless() if plan is None else plan
+        self.plan: Plan = Tireless() if plan is None else plan
         self.provider = Provider(plan=self._planned)
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed at exit
         self._port = 0
         self._process: subprocess.Popen[bytes] | None = None
 
-    def _planned(self, asked: Mapping[str, Any]) -> Any:
+    def _planned(self, asked: Mapping[str, Any]) -> Script:
         return self.plan(asked)
 
     def __enter__(self) -> Self:
         self.provider.__enter__()
         sock = listening()
         self._port = sock.getsockname()[1]
-        program = _ROOT / "tests" / "support" / "framework_server.py"
+        program = ROOT / "tests" / "support" / "framework_server.py"
         with sock:
             self._process = subprocess.Popen(  # noqa: S603  our own program
                 # -P: its directory has an "agents", as one framework has.
@@ -115,17 +90,11 @@ class Served:
         return self
 
     def _environment(self) -> dict[str, str]:
-        # Nothing of the user's: settings of hangup or OpenTelemetry would change it.
-        kept = ("PATH", "HOME", "TMPDIR", "LANG", "SYSTEMROOT")
-        found = {name: os.environ[name] for name in kept if name in os.environ}
-        places = ("src", "tests", "examples")
-        return found | {
-            "PYTHONPATH": os.pathsep.join(str(_ROOT / place) for place in places),
+        return variables() | {
             "OPENAI_BASE_URL": f"{self.provider.url}/v1",
             "OPENAI_API_KEY": "test",
             "ANTHROPIC_BASE_URL": self.provider.url,
             "ANTHROPIC_API_KEY": "test",
-            "HANGUP_PROPAGATE_TO": "",
             **self._more,
         }
 
@@ -158,7 +127,7 @@ class Served:
     def quiet(self) -> None:
         """Assert that nothing in the log speaks of a stop that went wrong."""
         log = self.log
-        assert not [noise for noise in _NOISE if noise in log], log
+        assert not [noise for noise in NOISE if noise in log], log
 
     # Callers
 
@@ -255,6 +224,14 @@ class Served:
             if conversation(request.asked) == thread
         ]
 
+    def in_tools(self, thread: str) -> int:
+        """Return how many model requests of a conversation's subagents are open."""
+        asked = self.requests(thread)
+        outer = asked[0].asked if asked else {}
+        return sum(
+            one.closed is None and said(one.asked)[0] != said(outer)[0] for one in asked
+        )
+
     def late(self, left: Mapping[str, float]) -> dict[str, list[float]]:
         """Return what came too late: by thread, seconds after its caller had left.
 
@@ -282,42 +259,6 @@ class Served:
         return [request.refusal for request in asked if request.refusal]
 
 
-class Caller:
-    """A client on a plain socket that has asked, and may leave."""
-
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        self.reader = reader
-        self._writer = writer
-
-    def leaves(self) -> float:
-        """Hang up, and return when."""
-        self._writer.close()
-        return time.monotonic()
-
-    async def answer(self) -> Answer:
-        """Return the answer; the server closes."""
-        async with asyncio.timeout(_PATIENCE):
-            raw = await self.reader.read()
-        self._writer.close()
-        head, _, body = raw.partition(b"\r\n\r\n")
-        first, *lines = head.decode("latin-1").split("\r\n")
-        headers = dict(line.lower().split(": ", 1) for line in lines)
-        if headers.get("transfer-encoding") == "chunked":
-            body = _dechunked(body)
-        return Answer(int(first.split()[1]), headers, body)
-
-
-def _dechunked(body: bytes) -> bytes:
-    whole = b""
-    while body:
-        size, _, body = body.partition(b"\r\n")
-        length = int(size, 16)
-        whole, body = whole + body[:length], body[length + 2 :]
-    return whole
-
-
 def threads(count: int, first: int = 0) -> list[str]:
     """Return names of conversations."""
     return [f"thread-{number}" for number in range(first, first + count)]
@@ -338,7 +279,7 @@ async def all_walk_away(
     step = (most - least) / max(1, len(names) - 1)
     moments = await asyncio.gather(
         *(
-            app.walk_away(name, f"go on with {name}", least + place * step, path)
+            app.walk_away(name, f"{GO_ON} {name}", least + place * step, path)
             for place, name in enumerate(names)
         )
     )
@@ -348,18 +289,24 @@ async def all_walk_away(
 async def all_stop(
     app: Served, names: Sequence[str], path: str = "/chat/{thread}"
 ) -> None:
-    """Every caller leaves, and nothing goes on.
-
-    For ``WATCH`` seconds no model request comes later than ``IN_TIME`` after its caller
-    left, and every run is counted once.
-    """
+    """Every caller leaves, nothing goes on, and every run is counted once."""
     before = await app.books()
     left = await all_walk_away(app, names, path)
+    await watched(app, left)
+    counted = await app.counted(before, abandoned_disconnect=len(names))
+    assert runs(counted) == {"abandoned disconnect": len(names)}
+
+
+async def watched(app: Served, left: Mapping[str, float]) -> None:
+    """For ``WATCH`` seconds nothing comes later than ``IN_TIME`` after a caller left.
+
+    Args:
+        app: Where they left.
+        left: When, by thread.
+    """
     await asyncio.sleep(max(left.values()) + IN_TIME + WATCH - time.monotonic())
     assert app.late(left) == {}
-    assert all(app.requests(name) for name in names), "not all of them began"
-    counted = await app.counted(before, abandoned_disconnect=len(names))
-    assert _runs(counted) == {"abandoned disconnect": len(names)}
+    assert all(app.requests(name) for name in left), "not all of them began"
 
 
 async def all_return(app: Served, names: Sequence[str]) -> None:
@@ -369,21 +316,60 @@ async def all_return(app: Served, names: Sequence[str]) -> None:
     """
     before = await app.books()
     refused = len(app.refusals())
-    answers = await asyncio.gather(*(app.ask(name, f"hello, {name}") for name in names))
+    answers = await asyncio.gather(
+        *(app.ask(name, f"{HELLO}, {name}") for name in names)
+    )
     assert app.refusals()[refused:] == []
     assert [answer.status for answer in answers] == [200] * len(names)
     assert all(answer.text for answer in answers)
     counted = await app.counted(before, delivered=len(names))
-    assert _runs(counted) == {"delivered": len(names)}
+    assert runs(counted) == {"delivered": len(names)}
 
 
-def _runs(counted: Mapping[str, float]) -> dict[str, float]:
+def slow_inside(plan: Plan) -> Plan:
+    """Return a plan in which a model that a tool asks does not answer for long."""
+
+    def planned(asked: Mapping[str, Any]) -> Script:
+        script = plan(asked)
+        inside = not said(asked)[0].startswith((GO_ON, HELLO))
+        return replace(script, rate=0.1) if inside else script
+
+    return planned
+
+
+async def kill_in_tools_and_return(
+    app: Served, names: Sequence[str], at_once: int = 1
+) -> None:
+    """Every run is killed while so many tools of it run; then all say hello, at once.
+
+    The plan must ask for tools that ask a model, and be :func:`slow_inside`.
+    """
+    before = await app.books()
+    callers = await asyncio.gather(
+        *(app.caller(name, f"{GO_ON} {name}") for name in names)
+    )
+    await asyncio.to_thread(
+        app.provider.log.wait,
+        lambda: all(app.in_tools(name) == at_once for name in names),
+    )
+    killed = await app.kill()
+    assert killed == len(names)
+    answers = await asyncio.gather(*(caller.answer() for caller in callers))
+    assert [answer.status for answer in answers] == [409] * len(names)
+    assert {answer.headers["hangup-cause"] for answer in answers} == {"killed"}
+    await all_return(app, names)
+    counted = await app.counted(before)
+    assert runs(counted) == {"abandoned killed": len(names), "delivered": len(names)}
+
+
+def runs(counted: Mapping[str, float]) -> dict[str, float]:
+    """Return the counts of runs by outcome and cause."""
     kinds = ("abandoned", "delivered", "late")
     return {key: count for key, count in counted.items() if key.startswith(kinds)}
 
 
 @contextlib.contextmanager
-def served(module: str, plan: Tireless | None = None) -> Iterator[Served]:
+def served(module: str, plan: Plan | None = None) -> Iterator[Served]:
     """Serve an example; at the end its log must be quiet."""
     with Served(module, plan) as app:
         yield app

@@ -1,7 +1,7 @@
-"""What is called from inside a run: one adapter per HTTP stack, installed together.
+"""What is called from inside a run: one adapter per HTTP stack or framework.
 
-Nothing here is imported before :func:`install`, and a library that is not there is not
-missed.
+All are installed together. Nothing here is imported before :func:`install`, and a
+library that is not there is not missed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ _ADAPTERS: Final = (
     "hangup.clients.httpx",
     "hangup.clients.streams",
     "hangup.clients.gates",
+    "hangup.clients.langchain",
+    "hangup.clients.langgraph",
 )
 
 

@@ -42,11 +42,13 @@ class Tireless:
         tools: The tools to ask for in turn; empty is all that are offered, but those
             that end the work.
         at_once: How many of them in one answer.
+        asking: How fast it asks for tools, where that is different.
     """
 
     script: Script = _SCRIPT
     tools: tuple[str, ...] = ()
     at_once: int = 1
+    asking: Script | None = None
     _ids: Iterator[int] = field(default_factory=itertools.count)
 
     def __call__(self, asked: Mapping[str, Any]) -> Script:
@@ -70,7 +72,7 @@ class Tireless:
             tool = wanted[number % len(wanted)]
             arguments = json.dumps(_arguments(offered[tool], name))
             calls.append(ToolCall(f"call_{number}", tool, arguments))
-        return replace(self.script, calls=tuple(calls))
+        return replace(self.asking or self.script, calls=tuple(calls))
 
 
 def _offered(asked: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
