@@ -12,19 +12,22 @@ turn that came to its end are kept.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from typing import TYPE_CHECKING
 
 from pydantic_ai import Agent, RunContext, UsageLimits
 from pydantic_ai.models.openai import OpenAIChatModel
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 import hangup
 from hangup.servers.asgi import HangupMiddleware
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from pydantic_ai.messages import ModelMessage
     from starlette.requests import Request
 
@@ -78,6 +81,30 @@ async def chat(request: Request) -> JSONResponse:
     return JSONResponse({"answer": result.output})
 
 
+async def stream(request: Request) -> StreamingResponse:
+    """Answer likewise, and tell of every step as it is made (server-sent events)."""
+    text, thread = (await request.json())["text"], request.path_params["thread"]
+
+    async def lines() -> AsyncIterator[str]:
+        async with assistant.run_stream_events(
+            text, message_history=conversations.get(thread), usage_limits=limits
+        ) as events:
+            async for event in events:
+                if event.event_kind == "agent_run_result":
+                    conversations[thread] = event.result.all_messages()
+                    yield f"data: {json.dumps({'answer': event.result.output})}\n\n"
+                elif event.event_kind == "function_tool_call":
+                    yield f"data: {json.dumps({'step': event.part.tool_name})}\n\n"
+
+    return StreamingResponse(lines(), media_type="text/event-stream")
+
+
 app = HangupMiddleware(
-    Starlette(routes=[Route("/chat/{thread}", chat, methods=["POST"])]), budget=120
+    Starlette(
+        routes=[
+            Route("/chat/{thread}", chat, methods=["POST"]),
+            Route("/stream/{thread}", stream, methods=["POST"]),
+        ]
+    ),
+    budget=120,
 )

@@ -4,9 +4,10 @@
     uvicorn --app-dir examples smolagents_agent:app
     curl localhost:8000/chat/one -d '{"text": "Which moons have an ocean?"}'
 
-Hang up while it works: a thread cannot be cut, so a tool that runs goes on to its end,
-but no model is asked again and the run ends there. The conversation goes on at the
-next request: it gets an agent of its own, with the steps that came to their end.
+Hang up while it works: a thread cannot be cut, so a tool or a model call that is under
+way goes on to its end, but no other begins, and the run ends there. The conversation
+goes on at the next request: that gets agents of its own, and the steps of the turns
+that were answered.
 """
 
 from __future__ import annotations

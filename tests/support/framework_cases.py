@@ -90,6 +90,16 @@ async def streams_too(topic: str) -> str:
     return await streams(topic)
 
 
+async def quick(topic: str) -> str:
+    """Take a little time.
+
+    Args:
+        topic: What it is about.
+    """
+    await asyncio.sleep(0.2)
+    return "done"
+
+
 async def waits(topic: str) -> str:
     """Wait for a long time.
 
@@ -144,7 +154,7 @@ def asks(topic: str) -> str:
 
 PARALLEL: tuple[Tool, ...] = (fails, streams, streams_too)
 STUBBORN: dict[str, Tool] = {
-    tool.__name__: tool for tool in (waits, hides, blocks, asks)
+    tool.__name__: tool for tool in (quick, waits, hides, blocks, asks)
 }
 
 
