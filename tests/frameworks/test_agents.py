@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.framework_cases import BLOCKS, ENDLESS
-from support.frameworks import IN_TIME, Served, all_return, all_stop, threads
+from support.frameworks import (
+    IN_TIME,
+    Served,
+    all_return,
+    all_stop,
+    all_walk_away,
+    threads,
+)
 from support.providers.script import Script
 from support.providers.tireless import Tireless
 
@@ -191,6 +198,31 @@ def test_a6_tools_in_threads_stop_at_the_next_chunk_or_call(apps: Apps) -> None:
         assert counted["abandoned disconnect"] == 2
 
     assert asyncio.run(at_once(apps, check)) == {}
+
+
+def test_a6_a_call_that_blocks_is_counted_as_what_it_went_on_to_spend(
+    apps: Apps,
+) -> None:
+    """Of calls that cannot be cut, the log tells what they spent after T0; so do we."""
+    app, names = apps[THREADED], threads(10, first=501)
+
+    async def check() -> None:
+        before = await app.books()
+        left = await all_walk_away(app, names)
+        await asyncio.to_thread(app.provider.log.settled)
+        counted = await app.counted(before, abandoned_disconnect=len(names))
+        late = {name: app.tokens_after(name, moment) for name, moment in left.items()}
+        cut = sum(tokens > 0 for tokens in late.values())
+        assert cut > len(names) // 2
+        assert counted["wasted output"] == pytest.approx(
+            sum(late.values()), abs=2 * cut
+        )
+
+    usual = app.plan
+    # One token is a tenth of a second: what is noticed that much later is within one.
+    app.plan = Plan(script=Script(tokens=15, input=20, rate=10))
+    asyncio.run(check())
+    app.plan = usual
 
 
 def streams(app: Served, name: str) -> list[Request]:
