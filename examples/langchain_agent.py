@@ -2,8 +2,8 @@
 
     opentelemetry-instrument uvicorn langchain_agent:app
 
-``POST /chat/{thread}`` with ``{"text": ...}`` talks on a checkpointed thread. Tools that
-fail are retried, and then the model is told; a stop is none of these failures.
+``POST /chat/{thread}`` with ``{"text": ...}`` talks on a checkpointed thread. Tools
+that fail are retried, and then the model is told; a stop is none of these failures.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ async def look_up(topic: str) -> str:
 @tool
 def survey(topic: str) -> str:
     """Ask five experts about a topic, one after the other."""
-    # It blocks, so LangChain runs it in a thread, which nobody can stop: its next call is
-    # refused.
+    # It blocks, so LangChain runs it in a thread, which nobody can stop: its next call
+    # is refused.
     asked = (f"You are expert {number}. What of {topic}?" for number in range(1, 6))
     return "\n".join(model.invoke(text).text for text in asked)
 

@@ -2,8 +2,9 @@
 
     opentelemetry-instrument uvicorn langgraph_agent:app
 
-``POST /chat/{thread}`` talks on a checkpointed thread; ``POST /report/{thread}`` runs two
-researchers, each a subgraph in a node of its own, side by side and streams what they find.
+``POST /chat/{thread}`` with ``{"text": ...}`` talks on a checkpointed thread. ``POST
+/report/{thread}`` runs two researchers side by side, each a subgraph in a node of its
+own, and streams what they find.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from typing import Annotated, TypedDict
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from opentelemetry.instrumentation.genai.langchain import LangChainInstrumentor
 from sse_starlette import EventSourceResponse

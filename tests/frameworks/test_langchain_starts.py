@@ -1,4 +1,4 @@
-"""A call that is refused in LangChain's callbacks, which swallow it, is not begun."""
+"""What is refused in LangChain's callbacks is not begun; what is cut has an end."""
 
 from __future__ import annotations
 
@@ -36,3 +36,10 @@ def test_irreversible_tool_is_begun_and_the_model_is_not_asked_again(
 ) -> None:
     found = agents["irreversible"]
     assert (found["begun"], found["asked"], found["ended"]) == (1, 1, "stopped")
+
+
+def test_model_call_that_is_cut_before_its_first_turn_has_an_end(
+    agents: dict[str, dict[str, Any]],
+) -> None:
+    """Else it would be a call of the run that never ends."""
+    assert agents["cut"] == {"ended": ["chat m"], "kept": 0}

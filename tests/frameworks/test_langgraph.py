@@ -61,6 +61,7 @@ def test_b10_twenty_walk_away_and_come_back_and_subgraphs_end(app: Served) -> No
         await watched(app, chats_left | streams_left)
         counted = await app.counted(before)
         assert runs(counted) == {"abandoned disconnect": 25}
+        assert counted.get("unsettled", 0) == 0
         assert counted.get(f"wasted output {report}", 0) <= 10 * len(streams)
         for name, moment in streams_left.items():
             assert len(app.requests(name)) >= 2  # of either subgraph
@@ -106,7 +107,9 @@ def test_b5_one_fails_and_its_siblings_are_stopped(cases: Served, path: str) -> 
         assert all(one.closed and one.closed - failed <= IN_TIME for one in streams)
         counted = await app.counted(before)
         assert counted["abandoned failed"] == 1
+        # The run knew of it somewhat before its caller did.
         after = app.tokens_after(name, failed)
-        assert abs(counted.get("wasted output", 0) - after) <= 3
+        generated = sum(one.output for one in streams)
+        assert after - 3 <= counted.get("wasted output", 0) <= generated
 
     asyncio.run(scenario())

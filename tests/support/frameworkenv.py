@@ -20,6 +20,7 @@ NOISE = (
     "Failed to detach context",
     "was destroyed but it is pending",
     "different task",
+    "callback: ",
 )
 
 

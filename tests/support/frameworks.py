@@ -289,12 +289,13 @@ async def all_walk_away(
 async def all_stop(
     app: Served, names: Sequence[str], path: str = "/chat/{thread}"
 ) -> None:
-    """Every caller leaves, nothing goes on, and every run is counted once."""
+    """Every caller leaves, all stops, nothing goes on, and all is counted once."""
     before = await app.books()
     left = await all_walk_away(app, names, path)
     await watched(app, left)
     counted = await app.counted(before, abandoned_disconnect=len(names))
     assert runs(counted) == {"abandoned disconnect": len(names)}
+    assert counted.get("unsettled", 0) == 0
 
 
 async def watched(app: Served, left: Mapping[str, float]) -> None:

@@ -21,10 +21,12 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
 from opentelemetry import metrics, trace
 from opentelemetry.instrumentation.genai.langchain import LangChainInstrumentor
 
 import hangup
+from hangup.clients import langchain
 from hangup.core import guard
 from hangup.otel import names
 from hangup.testing import Telemetry
@@ -118,6 +120,30 @@ async def agent_in(mode, *, blocking=False, shielded=False):
     }
 
 
+async def cut_before_its_first_turn():
+    """Cancel a model call when it has been told of, and not been begun."""
+
+    class Cut(BaseCallbackHandler):
+        run_inline = True
+
+        def on_chat_model_start(self, *args, **options):
+            asyncio.current_task().cancel()
+
+    async def work():
+        async with hangup.run(60):
+            await model.ainvoke("go", {"callbacks": [Cut()]})
+
+    model = ChatOpenAI(model="m", base_url="http://127.0.0.1:9", api_key="test")
+    before = len(_recorded.spans())
+    try:
+        await asyncio.create_task(work())
+    except asyncio.CancelledError:
+        await asyncio.sleep(0)  # who waits for a task may hear of its end first
+        ended = [span.name for span in _recorded.spans()[before:]]
+        return {"ended": ended, "kept": len(langchain._State.calls)}
+    raise AssertionError("it was not cut")
+
+
 async def main() -> None:
     """Run all scenarios."""
     found = {
@@ -126,6 +152,7 @@ async def main() -> None:
         "shielded": await agent_in("refuse", shielded=True),
         "observed": await agent_in("observe"),
     }
+    found["cut"] = await cut_before_its_first_turn()
     hangup.uninstrument()
     hangup.instrument(irreversible="act")
     found["irreversible"] = await agent_in("refuse")

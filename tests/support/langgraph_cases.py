@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import operator
+from collections import defaultdict
 from typing import Annotated, TypedDict
 
 from langchain_core.tools import tool
@@ -31,23 +32,35 @@ LangChainInstrumentor().instrument()
 model = ChatOpenAI(model="gpt-4o-mini", streaming=True, stream_usage=True)
 
 
+under_way = defaultdict(asyncio.Event)
+
+
+async def ask(which, topic):
+    pieces = []
+    async for piece in model.astream(f"{which} of {topic}"):
+        under_way[which, topic].set()
+        pieces.append(piece.text)
+    return "".join(pieces)
+
+
 @tool
 async def broken(topic: str) -> str:
-    """Fail."""
-    await asyncio.sleep(0.5)
+    """Fail, when the others are under way."""
+    await under_way["first", topic].wait()
+    await under_way["second", topic].wait()
     raise RuntimeError(f"out of order: {topic}")
 
 
 @tool
 async def first(topic: str) -> str:
     """Ask a model."""
-    return (await model.ainvoke(f"First of {topic}")).text
+    return await ask("first", topic)
 
 
 @tool
 async def second(topic: str) -> str:
     """Ask a model."""
-    return (await model.ainvoke(f"Second of {topic}")).text
+    return await ask("second", topic)
 
 
 async def think(state):
@@ -72,10 +85,10 @@ class Nodes(TypedDict):
 
 
 def node(one):
-    async def ask(state):
+    async def run(state):
         return {"found": [await one.ainvoke({"topic": state["topic"]})]}
 
-    return ask
+    return run
 
 
 nodes = (

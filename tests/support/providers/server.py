@@ -92,6 +92,8 @@ class _Answer:
         more = True
         while more:
             message = await self._receive()
+            if message["type"] == "http.disconnect":
+                return
             body += message.get("body", b"")
             more = message.get("more_body", False)
         asked: dict[str, Any] = json.loads(body) if body else {}
