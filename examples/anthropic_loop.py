@@ -65,6 +65,7 @@ async def search(query: str) -> str:
 
 async def use(block: ToolUseBlock) -> ToolResultBlockParam:
     """Run a tool; the model is told of its errors."""
+    hangup.check()  # nothing begins in a run that is over; it is no error of the tool
     failed = False
     try:
         query = str(block.input["query"])
