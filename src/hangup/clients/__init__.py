@@ -19,6 +19,7 @@ _ADAPTERS: Final = (
     "hangup.clients.gates",
     "hangup.clients.langchain",
     "hangup.clients.langgraph",
+    "hangup.clients.openai_agents",
 )
 
 
