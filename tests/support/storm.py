@@ -23,8 +23,9 @@ LONGEST = 0.02
 """Seconds after which the last of them is cancelled."""
 
 
-async def _for_ever(work: Work) -> None:
-    while True:
+async def _repeat(work: Work, stopped: Callable[[], object]) -> None:
+    # Asked, too: there are clients that swallow a cancel.
+    while not stopped():
         # What a broken client raises is the business of those that come later.
         with contextlib.suppress(Exception):
             await work()
@@ -37,13 +38,16 @@ async def _killed(work: Work, after: float) -> None:
         async with hangup.run(name="storm") as run:
             timer = loop.call_later(after, run.cancel, "killed")
             try:
-                await _for_ever(work)
+                await _repeat(work, lambda: run.abandonment)
             finally:
                 timer.cancel()
 
 
 async def _cancelled(work: Work, after: float) -> None:
-    task = asyncio.ensure_future(_for_ever(work))
+    async def repeat() -> None:
+        await _repeat(work, task.cancelling)
+
+    task = asyncio.ensure_future(repeat())
     asyncio.get_running_loop().call_later(after, task.cancel)
     await asyncio.wait([task])
 

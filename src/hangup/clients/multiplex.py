@@ -16,17 +16,14 @@ window of the whole connection is used up and every other response stands still.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import contextvars
 import functools
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from hangup.clients.finish import running_loop, soon, to_the_end
 from hangup.clients.patch import Patch
-from hangup.clients.pools import soon
 from hangup.core.guard import guarded
-from hangup.core.interrupt import retrieve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,25 +50,12 @@ def patches_of(core_name: str) -> list[Patch]:
 def _write(original: Any, patch: Patch) -> Callable[..., Any]:
     @functools.wraps(original)
     async def write_outgoing_data(self: Any, request: Any) -> None:
-        loop = guarded(_loop) if patch.active else None
-        if loop is None:
+        if not patch.active or running_loop() is None:
             await original(self, request)
-            return
-        if self._write_exception is None and not _pending(self):
-            return
-        task = loop.create_task(original(self, request), context=contextvars.Context())
-        # Whoever is cancelled meanwhile does not hear how it ended.
-        task.add_done_callback(retrieve)
-        await asyncio.shield(task)
+        elif self._write_exception is not None or _pending(self):
+            await to_the_end(original(self, request))
 
     return write_outgoing_data
-
-
-def _loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:  # trio
-        return None
 
 
 def _pending(connection: Any) -> bool:

@@ -15,8 +15,9 @@ import functools
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from hangup.clients.finish import running_loop, soon
 from hangup.clients.patch import Patch
-from hangup.clients.pools import Unfinished, soon
+from hangup.clients.pools import Unfinished
 from hangup.core.interrupt import retrieve
 
 if TYPE_CHECKING:
@@ -52,11 +53,7 @@ def _opens(connection: Any) -> bool:
     inner = getattr(connection, "_connection", None)
     if inner is not None and getattr(inner, "_sent_connection_init", True):
         return False
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:  # trio
-        return False
-    return True
+    return running_loop() is not None
 
 
 class _Opening:

@@ -19,17 +19,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import functools
 import weakref
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from hangup.clients.finish import soon
 from hangup.clients.patch import Patch
 from hangup.core.guard import guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Callable, Iterable
 
 
 def mend(pool: Any) -> list[Any]:
@@ -117,29 +117,10 @@ def mend_sync(pool: Any) -> None:
             connection.close()
 
 
-_background: set[asyncio.Task[None]] = set()
-
-
 def close_soon(connections: Iterable[Any]) -> None:
     """Close asynchronous connections without waiting; what fails is gone anyway."""
     for connection in connections:
         soon(connection.aclose)
-
-
-def soon(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
-    """Do in a task what must be done whatever becomes of the present one."""
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:  # trio, whose own shields hold
-        return
-    task = loop.create_task(_quietly(work), context=contextvars.Context())
-    _background.add(task)
-    task.add_done_callback(_background.discard)
-
-
-async def _quietly(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
-    with contextlib.suppress(Exception):  # the connection is gone either way
-        await work()
 
 
 def patches_of(core_name: str) -> list[Patch]:
