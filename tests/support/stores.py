@@ -1,16 +1,18 @@
 """Redis and PostgreSQL, the real servers, started for one test.
 
-They are Debian's packages ``redis-server`` and ``postgresql``, in a directory of their
-own. A test is skipped where they are missing, and fails in CI.
+They are Debian's packages ``redis-server`` and ``postgresql``, each in a directory of
+its own (:func:`directory`). Where they are missing a test is skipped, and fails in CI.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Self
 from support.requires import require
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
 _PATIENCE = 30.0
@@ -28,14 +31,17 @@ def _run(*command: str) -> None:
     subprocess.run(command, check=True, capture_output=True)  # noqa: S603  ours
 
 
+@contextlib.contextmanager
+def directory() -> Iterator[Path]:
+    """A directory with a short name, for sockets, that another user may look into."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name)
+        path.chmod(0o755)
+        yield path
+
+
 class Store:
-    """A server that listens on a Unix socket below ``directory``; a context manager.
-
-    Attributes:
-        socket: The path of its socket.
-    """
-
-    socket: Path
+    """A server that listens on a Unix socket in ``directory``; a context manager."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -56,8 +62,7 @@ class Store:
         return self
 
     def _listens(self) -> bool:
-        with socket.socket(socket.AF_UNIX) as probe:
-            return probe.connect_ex(str(self.socket)) == 0
+        raise NotImplementedError
 
     def __exit__(
         self,
@@ -71,7 +76,11 @@ class Store:
 
 
 class Redis(Store):
-    """A Redis that keeps nothing."""
+    """A Redis that keeps nothing.
+
+    Attributes:
+        socket: The path of its socket.
+    """
 
     def __init__(self, directory: Path) -> None:
         require("redis-server")
@@ -83,6 +92,10 @@ class Redis(Store):
             *("redis-server", "--port", "0", "--unixsocket", str(self.socket)),
             *("--save", "", "--appendonly", "no", "--dir", str(self._directory)),
         ]
+
+    def _listens(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self.socket)) == 0
 
 
 class Postgres(Store):
@@ -102,7 +115,6 @@ class Postgres(Store):
         self._data = directory / "data"
         self.host = str(directory)
         self.user = "postgres"
-        self.socket = directory / ".s.PGSQL.5432"
 
     def _as_user(self, *command: str) -> list[str]:
         """PostgreSQL does not start for root."""
@@ -112,7 +124,6 @@ class Postgres(Store):
 
     def _command(self) -> list[str]:
         if not os.geteuid():
-            # Up to what pytest owns itself: another user's way there must be open.
             shutil.chown(self._directory, _USER)
         initdb = str(self._bin / "initdb")
         options = ["-D", str(self._data), "-U", self.user, "-A", "trust", "--no-sync"]
@@ -121,3 +132,8 @@ class Postgres(Store):
             *(str(self._bin / "postgres"), "-D", str(self._data)),
             *("-k", self.host, "-h", "", "-F", "-c", "max_connections=200"),
         )
+
+    def _listens(self) -> bool:
+        # It listens before it can answer.
+        ask = [str(self._bin / "pg_isready"), "-q", "-h", self.host]
+        return subprocess.run(ask, check=False).returncode == 0  # noqa: S603  ours

@@ -72,11 +72,16 @@ async def storm(
     moments = random.Random(seed)  # noqa: S311  not for secrets
     one = _killed if hangup_ else _cancelled
     left = iter(range(cancels))
+    done = 0
 
-    async def worker() -> int:
-        return sum([await one(work, moments.uniform(0, longest)) or 1 for _ in left])
+    async def worker() -> None:
+        nonlocal done
+        for _ in left:
+            await one(work, moments.uniform(0, longest))
+            done += 1
 
-    return sum(await asyncio.gather(*(worker() for _ in range(AT_ONCE))))
+    await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
+    return done
 
 
 async def succeed(work: Work, runs: int = 20, within: float = 10.0) -> int:
