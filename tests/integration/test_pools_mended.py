@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.core import in_loop, settle
+from support.storm import without_hangup
 
 from hangup.testing import telemetry
 
@@ -136,7 +137,7 @@ def test_without_the_mending_httpcore_loses_connections() -> None:
                 await client.aclose()
         return found
 
-    assert asyncio.run(main()) > 0
+    assert without_hangup(main()) > 0
 
 
 @pytest.mark.parametrize("name", STACKS)

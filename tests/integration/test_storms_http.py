@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from openai import AsyncOpenAI
 from support.core import in_loop
-from support.storm import AT_ONCE, LONGEST, storm, succeed
+from support.storm import AT_ONCE, LONGEST, storm, succeed, without_hangup
 
 import hangup
 from hangup.demo.child import Child
@@ -131,7 +131,7 @@ def test_b1_cancel_poisons_http_pool(
     name: str, cancels: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """After the storm every ordinary run succeeds, and the idle pool is empty."""
-    without, left = asyncio.run(_without(name, 500))
+    without, left = without_hangup(_without(name, 500))
 
     @in_loop
     async def check() -> None:

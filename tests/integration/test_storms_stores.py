@@ -17,7 +17,7 @@ import pytest
 import redis.asyncio as redis
 from support.core import in_loop
 from support.stores import Postgres, Redis, directory
-from support.storm import storm, succeed
+from support.storm import storm, succeed, without_hangup
 
 from hangup.testing import telemetry
 
@@ -144,7 +144,7 @@ async def _storm(sharing: Any, *, hangup_: bool) -> tuple[int, int, list[str]]:
 def _survives(
     sharing: Callable[[], Any], name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    without = asyncio.run(_storm(sharing(), hangup_=False))
+    without = without_hangup(_storm(sharing(), hangup_=False))
 
     @in_loop
     async def check() -> None:
@@ -213,4 +213,4 @@ def test_what_psycopg_is_given_back_while_cancelled_it_gets(
         with telemetry():
             assert asyncio.run(main()) == 1
     else:
-        assert asyncio.run(main()) == 0
+        assert without_hangup(main()) == 0
