@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import ssl
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ import pytest
 from support.core import in_loop, settle
 from support.storm import without_hangup
 
+from hangup.clients import openings
 from hangup.testing import telemetry
 
 if TYPE_CHECKING:
@@ -34,6 +36,21 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
         while await reader.readuntil(b"\r\n\r\n"):
             writer.write(ANSWER)
+    writer.close()
+
+
+async def _silent(
+    greeted: asyncio.Event,
+    gone: asyncio.Event,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+) -> None:
+    """Take what the client says first, and say nothing."""
+    await reader.read(1)
+    greeted.set()
+    while await reader.read(1000):
+        pass
+    gone.set()
     writer.close()
 
 
@@ -191,18 +208,7 @@ def test_a_connection_cut_off_while_tls_begins_is_closed_at_once(name: str) -> N
     async def check() -> None:
         greeted, gone = asyncio.Event(), asyncio.Event()
 
-        async def silent(
-            reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-        ) -> None:
-            """Take what the client says first, and say nothing."""
-            await reader.read(1)
-            greeted.set()
-            while await reader.read(1000):
-                pass
-            gone.set()
-            writer.close()
-
-        async with serving(silent) as port:
+        async with serving(functools.partial(_silent, greeted, gone)) as port:
             with patched(yes=True):
                 async with stack.AsyncClient(verify=TRUST, timeout=30) as client:
                     asking = asyncio.create_task(
@@ -213,6 +219,36 @@ def test_a_connection_cut_off_while_tls_begins_is_closed_at_once(name: str) -> N
                     await asyncio.wait([asking])
                     async with asyncio.timeout(5):
                         await gone.wait()
+                    assert lost(client) == 0
+
+    check()
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_an_opening_that_nobody_waits_for_ends_in_time(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where others may share a connection its opening goes on; not for ever."""
+    stack = import_module(name)
+    monkeypatch.setattr(openings, "PATIENCE", 0.2)
+
+    @in_loop
+    async def check() -> None:
+        greeted, gone = asyncio.Event(), asyncio.Event()
+        async with serving(functools.partial(_silent, greeted, gone)) as port:
+            client = stack.AsyncClient(verify=TRUST, http2=True, timeout=None)
+            with patched(yes=True):
+                async with client:
+                    asking = asyncio.create_task(
+                        client.get(f"https://127.0.0.1:{port}")
+                    )
+                    await greeted.wait()
+                    asking.cancel()
+                    await asyncio.wait([asking])
+                    assert not gone.is_set(), "whoever is cancelled waits for nothing"
+                    async with asyncio.timeout(5):
+                        await gone.wait()
+                    await settle()
                     assert lost(client) == 0
 
     check()

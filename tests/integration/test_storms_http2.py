@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(120)
 
 STACKS = ["httpx", "httpx2"]
-CANCELS = 1_000
+CANCELS = 500
 PATH = "/v1/chat/completions"
 QUICK = Script(tokens=4, input_tokens=5, rate=400, first_token=0.004)
 LONG = Script(tokens=400, input_tokens=5, rate=20, first_token=0.02)
@@ -190,6 +190,48 @@ def test_without_the_mending_they_fail_with_it(name: str, quick: TlsModel) -> No
 
 @pytest.mark.parametrize("mended", [True, False])
 @pytest.mark.parametrize("name", STACKS)
+def test_a_frame_that_was_begun_is_written(
+    name: str,
+    mended: bool,  # noqa: FBT001  a parameter
+    quick: TlsModel,
+) -> None:
+    """A request is cut while it is sent; the next one on the connection is answered."""
+
+    async def cut(client: Client, event: str, turns: int) -> None:
+        reached = asyncio.Event()
+
+        async def hear(name: str, _info: object) -> None:
+            if name == event:
+                reached.set()
+
+        asking = asyncio.create_task(client.ask(trace=hear))
+        await reached.wait()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait([asking])
+
+    async def main() -> tuple[list[str], int]:
+        connections = set()
+        async with Client(name, quick) as client:
+            await client.ask()
+            for event in ("http2.send_request_headers", "http2.send_request_body"):
+                for turns in range(8):
+                    await cut(client, f"{event}.started", turns)
+                    with contextlib.suppress(Exception):
+                        await client.ask()
+                    connections.update(client.connections)
+        return client.errors, len(connections)
+
+    if mended:
+        with telemetry():
+            assert asyncio.run(main()) == ([], 1)
+    else:
+        assert without_hangup(main()) != ([], 1)
+
+
+@pytest.mark.parametrize("mended", [True, False])
+@pytest.mark.parametrize("name", STACKS)
 def test_the_provider_hears_that_nobody_reads_on(
     name: str,
     mended: bool,  # noqa: FBT001  a parameter
@@ -233,6 +275,82 @@ def test_the_provider_hears_that_nobody_reads_on(
                 assert asyncio.run(main())
         else:
             assert not without_hangup(main())
+
+
+@pytest.mark.parametrize("mended", [True, False])
+@pytest.mark.parametrize("name", STACKS)
+def test_nor_does_it_go_on_for_a_thread_that_left(
+    name: str,
+    mended: bool,  # noqa: FBT001  a parameter
+    tmp_path: Path,
+) -> None:
+    async def main() -> bool:
+        async with Client(name, model) as other:
+
+            def leave() -> None:
+                stack = import_module(name)
+                trust = ssl.create_default_context(cafile=model.authority)
+                with (
+                    stack.Client(
+                        base_url=model.url, verify=trust, http2=True
+                    ) as client,
+                    sync.stream("POST", PATH, json={**ASK, "stream": True}) as answer,
+                ):
+                    next(answer.iter_bytes())
+                    answer.close()
+                    left.append(asyncio.run_coroutine_threadsafe(closed(), loop))
+                    left[0].result()
+
+            async def closed() -> bool:
+                return await _was_closed(other)
+
+            left: list[Any] = []
+            loop = asyncio.get_running_loop()
+            await asyncio.to_thread(leave)
+            return bool(left[0].result())
+
+    with TlsModel(tmp_path, "h2", LONG) as model:
+        if mended:
+            with telemetry():
+                assert asyncio.run(main())
+        else:
+            assert not without_hangup(main())
+
+
+@pytest.mark.parametrize("mended", [True, False])
+@pytest.mark.parametrize("name", STACKS)
+def test_what_nobody_will_read_takes_up_no_window(
+    name: str,
+    mended: bool,  # noqa: FBT001  a parameter
+    tmp_path: Path,
+) -> None:
+    """The window of the connection is everybody's, and stays as wide as it was."""
+
+    async def main() -> tuple[int, int]:
+        async with Client(name, model) as client:
+
+            def taken() -> int:
+                state = client.connections[0]._connection._h2_state
+                window = state._inbound_flow_control_window_manager
+                processed = window.current_window_size + window._bytes_processed
+                return int(window.max_window_size - processed)
+
+            streamed = {**ASK, "stream": True}
+            async with client.client.stream("POST", PATH, json=streamed):
+                async with asyncio.timeout(10):
+                    while not taken():
+                        await client.client.get("/v1/models")  # reads for both
+                before = taken()
+            return before, taken()
+
+    with TlsModel(tmp_path, "h2", LONG) as model:
+        if mended:
+            with telemetry():
+                before, after = asyncio.run(main())
+        else:
+            before, after = without_hangup(main())
+    assert before > 0
+    assert after == (0 if mended else before)
 
 
 async def _was_closed(client: Client) -> bool:
