@@ -290,11 +290,10 @@ def test_nor_does_it_go_on_for_a_thread_that_left(
             def leave() -> None:
                 stack = import_module(name)
                 trust = ssl.create_default_context(cafile=model.authority)
+                streamed = {**ASK, "stream": True}
                 with (
-                    stack.Client(
-                        base_url=model.url, verify=trust, http2=True
-                    ) as client,
-                    sync.stream("POST", PATH, json={**ASK, "stream": True}) as answer,
+                    stack.Client(base_url=model.url, verify=trust, http2=True) as one,
+                    one.stream("POST", PATH, json=streamed) as answer,
                 ):
                     next(answer.iter_bytes())
                     answer.close()
