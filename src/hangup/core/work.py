@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hangup import config
 from hangup.config import Mode
-from hangup.core import levels, registry
+from hangup.core import levels, registry, spins
 from hangup.core.cause import Cause
 from hangup.core.current import POSITION
 from hangup.core.interrupt import awaited_outside, interrupt, retrieve
@@ -253,6 +253,7 @@ class Work:
             and not self.tree.hold_back(task, self._stop_scope)
         ):
             self._interrupt(task)
+        spins.watch(self.outside)
         if self._leftover_timer is None:
             clock = self.run.clock
             self._leftover_timer = clock.call_at(
