@@ -22,7 +22,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from hangup.clients.finish import running_loop, soon, to_the_end
-from hangup.clients.patch import Patch
+from hangup.clients.patch import Patch, patches
 from hangup.core.guard import guarded
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ def patches_of(core_name: str) -> list[Patch]:
         asynchronous = import_module(f"{core_name}._async.http2")
         synchronous = import_module(f"{core_name}._sync.http2")
         shared = asynchronous.AsyncHTTP2Connection
-        return [
-            Patch(shared, "_write_outgoing_data", _write),
-            Patch(shared, "_response_closed", _closed_async),
-            Patch(synchronous.HTTP2Connection, "_response_closed", _closed_sync),
-        ]
+        return patches(
+            (shared, "_write_outgoing_data", _write),
+            (shared, "_response_closed", _closed_async),
+            (synchronous.HTTP2Connection, "_response_closed", _closed_sync),
+        )
     except (ImportError, AttributeError):  # no h2, or another version
         return []
 

@@ -25,7 +25,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hangup.clients.finish import soon
-from hangup.clients.patch import Patch
+from hangup.clients.patch import Patch, patches
 from hangup.core.guard import guarded
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ def mend(pool: Any) -> list[Any]:
     Returns:
         What is to be closed.
     """
+    if not hasattr(pool, "_optional_thread_lock"):  # before httpcore 1.0.5
+        return []
     with pool._optional_thread_lock:
         held = {id(request.connection) for request in pool._requests}
         lost = [
@@ -128,11 +130,11 @@ def patches_of(core_name: str) -> list[Patch]:
     try:
         pools = import_module(f"{core_name}._async.connection_pool")
         network = import_module(f"{core_name}._backends.anyio")
-        return [
-            Patch(pools.PoolByteStream, "aclose", _response_close),
-            Patch(pools.AsyncConnectionPool, "_close_connections", _close_connections),
-            Patch(network.AnyIOStream, "start_tls", _start_tls),
-        ]
+        return patches(
+            (pools.PoolByteStream, "aclose", _response_close),
+            (pools.AsyncConnectionPool, "_close_connections", _close_connections),
+            (network.AnyIOStream, "start_tls", _start_tls),
+        )
     except (ImportError, AttributeError):  # another version: as it is
         return []
 
