@@ -95,7 +95,12 @@ class Repetition:
 
 
 @pytest.mark.parametrize(
-    ("kind", "repetitions"), [("by hand", 50), ("sdk", 2)], ids=["tiny", "sdk"]
+    ("kind", "repetitions"),
+    [
+        pytest.param("by hand", 50, id="tiny"),
+        # Every one of its processes takes seconds to start.
+        pytest.param("sdk", 2, id="sdk", marks=pytest.mark.wide),
+    ],
 )
 def test_b9_cancel_from_the_wrong_task(kind: str, repetitions: int) -> None:
     """What a task has opened is closed in that task, and no server process is left.

@@ -24,7 +24,7 @@ from hangup.testing import telemetry
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 SIZE = 10
 PATH = "/v1/chat/completions"

@@ -1,6 +1,7 @@
 """The demo's model behind TLS, over HTTP/1.1 or HTTP/2, in a process of its own.
 
-``TlsModel`` is the parent's side; run as a module this is the child. The socket listens
+``TlsModel`` is the parent's side, ``Client`` talks to it; run as a module this is the
+child. The socket listens
 before the process exists, so that no client comes too early.
 """
 
@@ -8,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 import subprocess
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
 import trustme
@@ -25,6 +28,11 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _PATIENCE = 10.0
+PATH = "/v1/chat/completions"
+ASK: Any = {
+    "model": "gpt-4o-mini",
+    "messages": [{"role": "user", "content": "Well?"}],
+}
 
 
 class TlsModel:
@@ -74,6 +82,48 @@ class TlsModel:
             # What it has open is nobody's any more.
             self._process.kill()
             self._process.wait(_PATIENCE)
+
+
+class Client:
+    """A client of ``httpx`` or ``httpx2`` that speaks HTTP/2 with a model.
+
+    Attributes:
+        client: The library's own.
+        errors: What its questions failed with.
+    """
+
+    def __init__(self, name: str, model: TlsModel) -> None:
+        stack = import_module(name)
+        self.client = stack.AsyncClient(
+            base_url=model.url,
+            verify=ssl.create_default_context(cafile=model.authority),
+            http2=True,
+            timeout=stack.Timeout(20),
+        )
+        self.errors: list[str] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.client.aclose()
+
+    async def ask(self, **extensions: Any) -> None:
+        """Ask once; what fails is written down."""
+        try:
+            answer = await self.client.post(PATH, json=ASK, extensions=extensions)
+            answer.raise_for_status()
+            assert answer.http_version == "HTTP/2"
+            assert answer.json()["choices"]
+        except Exception as error:
+            self.errors.append(repr(error))
+            raise
+
+    @property
+    def connections(self) -> list[Any]:
+        """What its pool has open."""
+        found: list[Any] = self.client._transport._pool._connections
+        return found
 
 
 def main(fd: str, chain: str, protocol: str, *script: str) -> None:
