@@ -126,6 +126,8 @@ def test_b9_cancel_from_the_wrong_task(kind: str, repetitions: int) -> None:
         with telemetry():
             found = await asyncio.gather(*map(repetition, range(repetitions)))
         for ended, answer in found:
+            # A session whose server went while it began says that in its own words.
+            assert "RunCancelled" in ended or "Connection closed" in ended
             assert "cancel scope" not in ended
             assert "RuntimeError" not in ended
             assert answer == ["3", "3"]
