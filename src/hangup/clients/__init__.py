@@ -1,4 +1,4 @@
-"""What is called from inside a run: one adapter per HTTP stack or framework.
+"""What is called from inside a run: one adapter per HTTP stack, pool or framework.
 
 All are installed together. Nothing here is imported before :func:`install`, and a
 library that is not there is not missed.
@@ -16,6 +16,7 @@ _ADAPTERS: Final = (
     "hangup.clients.background",
     "hangup.clients.httpx",
     "hangup.clients.streams",
+    "hangup.clients.psycopg",
     "hangup.clients.gates",
     "hangup.clients.langchain",
     "hangup.clients.langgraph",
