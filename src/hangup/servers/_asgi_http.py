@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from hangup.config import Mode
 from hangup.core.cause import Cause
 from hangup.servers import _asgi_respond as respond
+from hangup.servers import _asgi_servers as servers
 from hangup.servers._asgi_exchange import SERVER_ERROR, Exchange, failure
 
 if TYPE_CHECKING:
@@ -72,13 +73,19 @@ class HttpExchange(Exchange):
         if self._last:
             return
         if self._started:
+            self._last = True  # a disconnect is our own doing from here on
             # Bounded: the connection of a client that does not read is closed too.
             async with asyncio.timeout(_UNFINISHED_SECONDS):
-                await self._send(dict(respond.UNFINISHED))
+                if await servers.cut(self._send):
+                    await self.reader.until_gone()
+                else:
+                    await self._send(dict(respond.UNFINISHED))
             return
         self._started = self._last = True
-        for message in respond.response(cause):
-            await self._send(message)
+        start, body = respond.response(cause)
+        if not await servers.head(self._send, start):
+            await self._send(start)
+            await self._send(body)
 
     def _refused(self, run: Run, message: Message) -> bool:
         """Whether this is the framework's 500 for a call that hangup refused.

@@ -60,7 +60,7 @@ from typing import TYPE_CHECKING, Any
 
 from hangup.core.unwind import stems_from_stop
 from hangup.errors import RunAbandoned, Stop
-from hangup.servers import _asgi_lifespan, _asgi_settle
+from hangup.servers import _asgi_lifespan, _asgi_servers, _asgi_settle
 from hangup.servers._asgi_http import HttpExchange
 from hangup.servers._asgi_terms import RouteSettings, Terms
 from hangup.servers._asgi_websocket import SocketExchange
@@ -170,6 +170,9 @@ class HangupMiddleware:
                 except asyncio.CancelledError as error:
                     if _asgi_lifespan.cut_by_shutdown(error):
                         _asgi_lifespan.shut_down(run)
+                    elif _asgi_servers.going_down(send):
+                        _asgi_lifespan.shut_down(run)
+                        await _asgi_servers.release(send)
                     raise
                 exchange.returned()
         except BaseException as error:
