@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from hangup.config import Mode
 from hangup.core.cause import Cause
+from hangup.servers import _asgi_lifespan, _asgi_signals
 from hangup.servers._asgi_receive import Reader
+from hangup.servers._asgi_template import template
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -164,6 +166,8 @@ class Exchange:
         self.reader.let_go()
         if (failed is not None and not run.latent) or run.absence.away:
             return
+        if self._opening.background_in_run:
+            return  # it is over when the application has returned
         if run.mode is Mode.ENFORCE:
             # The stop did not come before the server had taken it: the answer stands,
             # although the deadline may have passed in these microseconds.
@@ -177,14 +181,12 @@ class Exchange:
         run = self._run
         if run is None:  # pragma: no cover  registered by bind
             return
-        run.name = self._opening.name or self._template() or self._opening.fallback
+        opening = self._opening
+        run.name = opening.name or template(self._scope) or opening.fallback
         run.on_abandon(self._abandoned)
+        if _asgi_signals.over():
+            _asgi_lifespan.shut_down(run)
         self._on_loop(self.reader.watch)
-
-    def _template(self) -> str | None:
-        """Return the route template the framework found; never the path itself."""
-        path = getattr(self._scope.get("route"), "path", None)
-        return path if isinstance(path, str) and path else None
 
     def _abandoned(self, run: Run) -> None:
         abandonment = run.token.abandonment

@@ -49,6 +49,9 @@ class HttpExchange(Exchange):
         run = self._run
         if run is None or run.latent or run.abandonment is not None:
             return
+        if self._last and run.delivered_at is None and not run.absence.away:
+            run.deliver()  # with its background work, that was to be part of it
+            return
         absence = run.absence
         if absence.ever or absence.returned:
             # While the caller is away, the end of the scope settles it.
