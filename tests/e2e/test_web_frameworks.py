@@ -22,7 +22,7 @@ from hangup.demo.model_server import ModelServer
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(110)
 
 TEMPLATES = {
     "fastapi": "/fastapi/{thread}",
