@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from hangup.config import Mode
 from hangup.core.cause import Cause
+from hangup.servers import _asgi_django, _asgi_lifespan, _asgi_signals
 from hangup.servers._asgi_receive import Reader
+from hangup.servers._asgi_template import template
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -34,7 +36,10 @@ class Exchange:
 
     Attributes:
         reader: Its ``receive`` is the application's.
+        heads_only: The server sends no bodies any more.
     """
+
+    heads_only = False
 
     # Class-level defaults, as in the reader.
     _started = False  # the response has begun: nothing else can be said
@@ -64,6 +69,12 @@ class Exchange:
             run.cancel(Cause.DISCONNECT, "abandoned upstream", at=at)
         run.on_spending(self._spending)
 
+    def receiving(self) -> Receive:
+        """Return what the application gets as ``receive``."""
+        if self._run is None:  # pragma: no cover  bound before it is asked
+            return self.reader.receive
+        return _asgi_django.receiving(self.reader, self._run, self._on_loop)
+
     async def send(self, message: Message) -> None:
         """Hand a message of the application on; what the application gets as ``send``.
 
@@ -87,6 +98,9 @@ class Exchange:
         """Tell the caller why there is no answer, if that can still be said."""
         raise NotImplementedError
 
+    async def excuse(self) -> None:
+        """See that nobody around us misses an answer that has no caller any more."""
+
     async def conclude(self, stop: BaseException | None) -> None:
         """Say what is owed, and stop reading. Call it when the run was left.
 
@@ -99,10 +113,17 @@ class Exchange:
                 await asyncio.wait((self._answer,))
             elif run is not None and (stop is not None or self.barred(run)):
                 cause = _cause_of(run, stop)
-                if not (cause is Cause.DISCONNECT and self.reader.gone):
+                if cause is Cause.DISCONNECT and self.reader.gone:
+                    await self.excuse()
+                else:
                     await self._answered(cause)
         finally:
             await self.reader.close()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the application was stopped, its caller being told or gone."""
+        return self._run is not None and self.barred(self._run)
 
     # For the two kinds
 
@@ -164,6 +185,8 @@ class Exchange:
         self.reader.let_go()
         if (failed is not None and not run.latent) or run.absence.away:
             return
+        if self._opening.background_in_run:
+            return  # it is over when the application has returned
         if run.mode is Mode.ENFORCE:
             # The stop did not come before the server had taken it: the answer stands,
             # although the deadline may have passed in these microseconds.
@@ -177,14 +200,12 @@ class Exchange:
         run = self._run
         if run is None:  # pragma: no cover  registered by bind
             return
-        run.name = self._opening.name or self._template() or self._opening.fallback
+        opening = self._opening
+        run.name = opening.name or template(self._scope) or opening.fallback
         run.on_abandon(self._abandoned)
+        if _asgi_signals.over():
+            _asgi_lifespan.shut_down(run)
         self._on_loop(self.reader.watch)
-
-    def _template(self) -> str | None:
-        """Return the route template the framework found; never the path itself."""
-        path = getattr(self._scope.get("route"), "path", None)
-        return path if isinstance(path, str) and path else None
 
     def _abandoned(self, run: Run) -> None:
         abandonment = run.token.abandonment
