@@ -1,4 +1,4 @@
-"""What is called from inside a run: one adapter per HTTP stack, installed together.
+"""What is called from inside a run: HTTP stacks, retries, threads, one adapter each.
 
 Nothing here is imported before :func:`install`, and a library that is not there is not
 missed.
@@ -17,6 +17,7 @@ _ADAPTERS: Final = (
     "hangup.clients.httpx",
     "hangup.clients.streams",
     "hangup.clients.gates",
+    "hangup.clients.threads",
 )
 
 
