@@ -17,6 +17,7 @@ _ADAPTERS: Final = (
     "hangup.clients.httpx",
     "hangup.clients.streams",
     "hangup.clients.gates",
+    "hangup.clients.retries",
     "hangup.clients.threads",
 )
 

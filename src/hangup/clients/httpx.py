@@ -169,8 +169,13 @@ class _Passage:
         """See to the answer."""
         guarded(self._hop.arrive, response)
         if self._visit is not None:
+            guarded(self._visit.advise, self._request, response)
             watch = partial(self._visit.answer, asynchronous=asynchronous)
             guarded(watch, response, self._stack)
+
+    def stop_in_flight(self) -> BaseException | None:
+        """Return the stop to raise in place of an error, None where that stands."""
+        return None if self._visit is None else guarded(self._visit.stop_in_flight)
 
     @property
     def host(self) -> str | None:
@@ -215,6 +220,11 @@ def through(send: Callable[[Any], Any], request: Any, stack: Any) -> Any:
         before = REQUEST_HOST.set(passage.host)
         try:
             response = send(request)
+        except Exception as error:
+            stop = passage.stop_in_flight()
+            if stop is None:
+                raise
+            raise stop from error
         finally:
             REQUEST_HOST.reset(before)
     passage.arrive(response, asynchronous=False)

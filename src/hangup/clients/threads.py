@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import queue
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from opentelemetry import context as context_api
 
 from hangup.clients.patch import Patch
+from hangup.core import registry
 from hangup.core.admission import owner_of_cause
 from hangup.core.current import POSITION, Position, enter, position
 from hangup.core.guard import guarded
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from hangup.core.run import Run
 
 # Whose threads serve everybody, whoever came first: pools, loops, exporters.
-_SERVES_ALL: Final = frozenset({
+_FOR_ALL: Final = frozenset({
     "anyio",
     "asyncio",
     "concurrent",
@@ -45,32 +47,85 @@ _SERVES_ALL: Final = frozenset({
 })  # fmt: skip
 
 
-class _Lent(Position):
-    """The place of a daemon thread: it ends with the scope of the run.
+class _Born(Position):
+    """The place of a thread that was started in a run.
 
-    A daemon thread may be made to outlive everything, and one that lives on serves
-    others (a worker that was started lazily, in somebody's request): neither refused
-    nor booked on a run that is over.
+    Who lives on may be a worker that was started lazily in somebody's request, and
+    serves others. So it holds no run that ended well; and out of one that was stopped
+    it goes as soon as it takes its next work from a queue.
     """
 
-    __slots__ = ("_reference",)
+    __slots__ = ("_kept", "_line", "_waiting")
+
+    def __init__(self, around: Position) -> None:
+        self._kept: Run | None = None
+        self._line: tuple[weakref.ref[Run], ...] = ()
+        self._waiting = False
+        super().__init__(around.run, around.shield, around.drain)
 
     @property
     def held(self) -> Run | None:
-        """The run, which no idle worker keeps alive: its open scope does."""
-        return None if self._reference is None else self._reference()
+        """The innermost run that is open, or was stopped."""
+        if self._kept is not None:
+            return self._kept
+        alive = (reference() for reference in self._line)
+        return next((run for run in alive if run is not None), None)
 
     @held.setter
     def held(self, run: Run | None) -> None:
-        self._reference = None if run is None else weakref.ref(run)
+        self._kept = None
+        line = []
+        while run is not None:
+            line.append(weakref.ref(run))
+            run = run.parent
+        self._line = tuple(line)
 
-    @property
-    def run(self) -> Run | None:
-        """The run, while its scope is open."""
-        run = super().run
-        if run is not None and run.closed_at is not None:
-            run = self.held = None
-        return run
+    def stopped(self, run: Run) -> None:
+        """Stay in a run that is stopped: what goes on for it is refused and booked."""
+        if run.work.encloses(self.held):
+            self._kept = self.held
+
+    def take(self, get: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Take something from a queue."""
+        self._waiting = True
+        try:
+            return get(*args, **kwargs)
+        finally:
+            self._waiting = False
+            self.move_on()
+
+    def closed(self) -> None:
+        """Note that a run was left."""
+        if self._waiting:
+            self.move_on()
+
+    def move_on(self) -> None:
+        """Leave the runs that are over."""
+        run = now = self.held
+        while now is not None and now.closed_at is not None:
+            now = now.parent
+        if now is not run:
+            self.held = now
+
+
+class _Births(registry.RunObserver):
+    """The threads that were born in runs, while they live."""
+
+    def __init__(self) -> None:
+        self.living: set[_Born] = set()
+
+    def abandoned(self, run: Run) -> None:
+        """Have them stay in it."""
+        for one in tuple(self.living):
+            one.stopped(run)
+
+    def closed(self, run: Run) -> None:  # noqa: ARG002  whichever it was
+        """Have those that are idle leave it."""
+        for one in tuple(self.living):
+            one.closed()
+
+
+_births = _Births()
 
 
 class _Carried:
@@ -141,7 +196,7 @@ class _Run:
 
     __slots__ = ("_before", "_context", "_position", "_thread")
 
-    def __init__(self, thread: threading.Thread, here: Position) -> None:
+    def __init__(self, thread: threading.Thread, here: _Born) -> None:
         self._thread: threading.Thread | None = thread
         self._position = here
         self._context = context_api.set_value(POSITION_KEY, here)
@@ -165,6 +220,7 @@ class _Run:
         here, context = self._position, self._context
         del self
         # A daemon's own life says nothing: its open calls do.
+        _births.living.add(here)
         with _Stay(here, context, counted=not thread.daemon) as stay:
             try:
                 thread.run()
@@ -172,6 +228,8 @@ class _Run:
                 # Nobody waits for what a thread raises: the stop ends here, silently.
                 if stay.ordinary(error) is None:
                     raise
+            finally:
+                _births.living.discard(here)
 
 
 def _place() -> Position | None:
@@ -180,11 +238,11 @@ def _place() -> Position | None:
     return None if here is None or here.run is None or here.run.inert else here
 
 
-def _serves_all(thread: threading.Thread) -> bool:
-    run = type(thread).run
-    does = getattr(thread, "_target", None) if run is threading.Thread.run else run
+def _is_for_all(thread: threading.Thread) -> bool:
+    says = next(cls for cls in type(thread).__mro__ if "run" in vars(cls))
+    does = getattr(thread, "_target", None) if says is threading.Thread else says
     name = getattr(does, "__module__", None) or ""
-    return name.partition(".")[0] in _SERVES_ALL
+    return name.partition(".")[0] in _FOR_ALL
 
 
 def _lend(thread: threading.Thread) -> _Run | None:
@@ -192,16 +250,13 @@ def _lend(thread: threading.Thread) -> _Run | None:
     here = _place()
     if here is None:
         return None
-    serves_all = _serves_all(thread)
-    if serves_all:
-        here = Position(None)
-    elif thread.daemon:
-        here = _Lent(here.run, here.shield, here.drain)
+    for_all = _is_for_all(thread)
+    born = Position(None) if for_all else _Born(here)
     # OpenTelemetry's own instrumentation of threads has taken its copy already.
     if (copied := vars(thread).get("_otel_context")) is not None:
-        copied = context_api.set_value(POSITION_KEY, here, copied)
+        copied = context_api.set_value(POSITION_KEY, born, copied)
         vars(thread)["_otel_context"] = copied
-    return None if serves_all else _Run(thread, here)
+    return _Run(thread, born) if isinstance(born, _Born) else None
 
 
 def _start(original: Any, patch: Patch) -> Callable[..., None]:
@@ -242,7 +297,19 @@ def _hand_over(original: Any, patch: Patch) -> Callable[..., Any]:
     return hand_over
 
 
+def _get(original: Any, patch: Patch) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def get(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        here = POSITION.get() if patch.active else None
+        if isinstance(here, _Born):
+            return here.take(original, self, *args, **kwargs)
+        return original(self, *args, **kwargs)
+
+    return get
+
+
 _PATCHES: Final = (
+    Patch(queue.Queue, "get", _get),
     Patch(threading.Thread, "start", _start),
     Patch(ThreadPoolExecutor, "submit", _hand_over),
     # All the others (map, starmap, apply) go through these.
@@ -255,6 +322,7 @@ _PATCHES: Final = (
 
 def install() -> None:
     """Have threads and pools carry the run. Idempotent."""
+    registry.add_observer(_births)
     for patch in _PATCHES:
         patch.apply()
 
@@ -263,3 +331,4 @@ def uninstall() -> None:
     """Take it back; what runs keeps its place to its end. Idempotent."""
     for patch in _PATCHES:
         patch.revert()
+    registry.remove_observer(_births)

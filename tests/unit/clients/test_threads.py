@@ -8,6 +8,7 @@ import decimal
 import functools
 import gc
 import logging
+import queue
 import threading
 import time
 import weakref
@@ -149,7 +150,7 @@ def test_when_it_is_taken_off_nothing_is_carried(way: str) -> None:
 
 def test_taking_it_off_restores_every_method() -> None:
     threads.uninstall()
-    classes = (threading.Thread, ThreadPoolExecutor, ThreadPool)
+    classes = (threading.Thread, ThreadPoolExecutor, ThreadPool, queue.Queue)
     before = [dict(vars(cls)) for cls in classes]
     threads.install()
     threads.install()
@@ -411,35 +412,107 @@ def test_what_else_a_thread_raises_is_told_as_ever(
     assert complaints == [error]
 
 
-def test_a_thread_that_is_left_of_a_stopped_run_is_refused_a_daemon_serves_others() -> (
-    None
-):
-    """Who lives on serves others, or spends for nobody: a daemon may be the first."""
+@pytest.mark.parametrize("daemon", [True, False])
+def test_a_thread_that_is_left_of_a_stopped_run_goes_out_of_it_by_a_queue(
+    daemon: bool,  # noqa: FBT001
+) -> None:
+    """What it still does is refused; who then takes work from a queue serves others."""
+    jobs: queue.Queue[Callable[[], object]] = queue.Queue()
     go = threading.Event()
-    seen: dict[bool, Any] = {}
+    seen: list[Any] = []
 
-    def work(daemon: bool) -> None:  # noqa: FBT001
+    def work() -> None:
         go.wait(AT_MOST)
-        try:
-            hangup.check()
-        except Exception as error:  # noqa: BLE001  to look at it
-            seen[daemon] = type(error)
-        else:
-            seen[daemon] = hangup.current_run()
+        for _ in range(3):
+            try:
+                hangup.check()
+            except Exception as error:  # noqa: BLE001  to look at it
+                seen.append(type(error))
+            else:
+                seen.append(here())
+            jobs.get(timeout=AT_MOST)()
 
-    ours = [
-        threading.Thread(target=work, args=(daemon,), daemon=daemon)
-        for daemon in (True, False)
-    ]
+    thread = threading.Thread(target=work, daemon=daemon)
     with pytest.raises(RunCancelled), hangup.run() as run:
-        for thread in ours:
-            thread.start()
+        thread.start()
         run.cancel("disconnect")
         run.check()
     go.set()
-    for thread in ours:
+    with hangup.run(name="later"):
+        for _ in range(3):
+            jobs.put(int)
         thread.join(AT_MOST)
-    assert seen == {True: None, False: RunCancelled}
+    assert seen == [RunCancelled, None, None]
+
+
+def test_a_queue_worker_born_in_a_stopped_run_serves_each_job_in_its_own() -> None:
+    jobs: queue.Queue[str | None] = queue.Queue()
+    served: queue.Queue[Any] = queue.Queue()
+
+    def work() -> None:
+        while (name := jobs.get()) is not None:
+            with hangup.run(name=name) as run:
+                hangup.check()
+                served.put(run)
+
+    worker = threading.Thread(target=work, daemon=True)
+    with pytest.raises(RunCancelled), hangup.run() as stopped:
+        worker.start()
+        jobs.put("first")
+        assert served.get(timeout=AT_MOST).parent is stopped
+        stopped.cancel("disconnect")
+        stopped.check()
+    jobs.put("later")
+    later = served.get(timeout=AT_MOST)
+    assert (later.name, later.parent) == ("later", None)
+    jobs.put(None)
+    worker.join(AT_MOST)
+
+
+def test_an_idle_queue_worker_keeps_no_stopped_run_alive() -> None:
+    jobs: queue.Queue[None] = queue.Queue()
+    told = threading.Event()
+
+    def work() -> None:
+        told.set()
+        jobs.get()
+
+    worker = threading.Thread(target=work, daemon=True)
+    with pytest.raises(RunCancelled), hangup.run() as run:
+        worker.start()
+        assert told.wait(AT_MOST)
+        while not any(one._waiting for one in threads._births.living):
+            time.sleep(0)
+        run.cancel("disconnect")
+        run.check()
+    known = weakref.ref(run)
+    del run
+    gc.collect()
+    assert known() is None
+    jobs.put(None)
+    worker.join(AT_MOST)
+
+
+def test_out_of_a_stopped_child_a_thread_goes_to_its_parent() -> None:
+    jobs: queue.Queue[None] = queue.Queue()
+    seen: queue.Queue[Any] = queue.Queue()
+
+    def work() -> None:
+        for _ in range(2):
+            jobs.get()
+            seen.put(here())
+
+    worker = threading.Thread(target=work)
+    with hangup.run(name="parent") as parent:
+        with pytest.raises(RunCancelled), hangup.run(name="child") as child:
+            worker.start()
+            jobs.put(None)
+            assert seen.get(timeout=AT_MOST) is child
+            child.cancel("disconnect")
+            child.check()
+        jobs.put(None)
+        assert seen.get(timeout=AT_MOST) is parent
+        worker.join(AT_MOST)
 
 
 def test_a_daemon_of_a_delivered_child_belongs_to_its_parent_while_that_is_open() -> (
@@ -571,7 +644,6 @@ def test_what_is_submitted_in_a_cleanup_is_behind_its_shield() -> None:
 
 def test_a_library_thread_that_serves_everybody_is_not_of_the_run() -> None:
     """The listener of the standard library's logging, say: born lazily, for all."""
-    import queue  # noqa: PLC0415
     from logging.handlers import QueueListener  # noqa: PLC0415
 
     runs: list[Any] = []
