@@ -279,11 +279,12 @@ def test_a6_a_thread_that_cannot_be_stopped_is_reported_and_counted() -> None:
     @in_loop
     async def check() -> None:
         script = Script(tokens=20, rate=200, first_token=0.01)
-        release = threading.Event()
+        waits, release = threading.Event(), threading.Event()
 
         def make(desk: Desk) -> Any:
             def endpoint(request: Request) -> Response:
                 desk.ask()
+                waits.set()
                 release.wait(30)
                 return JSONResponse({})
 
@@ -292,7 +293,7 @@ def test_a6_a_thread_that_cannot_be_stopped_is_reported_and_counted() -> None:
         async with serving(make, script, settle=0.2) as (rig_, _, served):
             log, telemetry = rig_.model.log, rig_.telemetry
             caller = await Caller.asks(served)
-            await log.closed_count(1)
+            await asyncio.to_thread(waits.wait, 30)
             caller.leaves()
             await _until(lambda: telemetry.total(names.UNSETTLED) == 1)
             release.set()
