@@ -447,7 +447,7 @@ async def test_a_timeout_around_the_run_is_a_cancel_from_outside() -> None:
 
         began = time.monotonic()
         with pytest.raises(TimeoutError) as error:
-            await around(name, 0.4, lambda: inside(0.8, provider.url(name)))
+            await around(name, 0.8, lambda: inside(provider.url(name)))
         assert not isinstance(error.value, hangup.RunAbandoned), name
         assert time.monotonic() - began < 0.8 + IN_TIME, name
         await provider.hung_up(name)
