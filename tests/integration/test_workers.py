@@ -69,9 +69,15 @@ class Bench:
         self.blocking = openai.OpenAI(max_retries=0, **options)
 
     async def ask(self) -> str:
-        """Ask from a task."""
-        answer = await self.client.chat.completions.create(**ASK)
-        return answer.choices[0].message.content or ""
+        """Stream from a task; return the text."""
+        stream = await self.client.chat.completions.create(
+            **ASK, stream=True, stream_options={"include_usage": True}
+        )
+        async with stream:
+            parts = [
+                one.choices[0].delta.content async for one in stream if one.choices
+            ]
+        return "".join(part or "" for part in parts)
 
     def read(self) -> int:
         """Stream from a thread; return the number of chunks."""
@@ -199,6 +205,7 @@ class Consumer:
     def __init__(self, one: Bench) -> None:
         self._one = one
         self._jobs: asyncio.Queue[tuple[Any, asyncio.Future[str]]] = asyncio.Queue()
+        self.errors: list[Exception] = []
         self.task = asyncio.create_task(self._work())
 
     async def serve(self) -> str:
@@ -214,6 +221,7 @@ class Consumer:
             try:
                 answer = await self._one.ask()
             except Exception as error:  # noqa: BLE001  a worker goes on
+                self.errors.append(error)
                 if not done.cancelled():
                     done.set_exception(error)
             else:
@@ -248,6 +256,55 @@ async def test_a_queue_worker_born_in_a_stopped_run_serves_later_ones() -> None:
         assert one.booked("stopped") == call.total_tokens
         assert one.booked("later") == sum(one.total_tokens for one in rest)
         consumer.task.cancel()
+
+
+@pytest.mark.parametrize("cause", ["disconnect", "deadline"])
+@pytest.mark.parametrize("when", ["in the stream", "before the answer"])
+def test_a_queue_worker_that_is_at_work_for_a_stopped_run_goes_on(
+    when: str, cause: str
+) -> None:
+    """Its call is closed in time, by an ordinary error: a cancel would end the worker.
+
+    It was started lazily, in that very run. What is open there when the stop comes, in
+    a connect or past it, it does not matter.
+    """
+
+    @in_loop
+    async def check() -> None:
+        script = LONG if when == "in the stream" else Script(silent=True)
+        async with bench(script) as one:
+            model = one.model
+            budget = 1.0 if cause == "deadline" else None
+            with pytest.raises(hangup.RunAbandoned):
+                async with hangup.run(budget, name="stopped") as run:
+                    consumer = Consumer(one)
+                    serving = asyncio.create_task(consumer.serve())
+                    await model.log.opened_count(1)
+                    if when == "in the stream":
+                        await model.log.tokens_count(3)
+                    if cause == "disconnect":
+                        run.cancel("disconnect")
+                    await serving
+            await model.log.closed_count(1)
+            [call] = model.log.calls
+            assert call.cut
+            assert call.closed is not None
+            assert run.abandonment is not None
+            assert run.abandonment.cause == cause
+            assert call.closed - run.abandonment.at < IN_TIME
+            assert one.telemetry.total(names.UNSETTLED) == 0
+
+            model.script(MODEL, SHORT)
+            before = one.booked("stopped")
+            async with hangup.run(name="later"):
+                assert await consumer.serve()
+            assert not consumer.task.done()
+            assert [type(error) for error in consumer.errors] == [type(run.error())]
+            assert one.booked("stopped") == before
+            assert one.booked("later") == model.log.calls[1].total_tokens
+            consumer.task.cancel()
+
+    check()
 
 
 class ThreadConsumer:

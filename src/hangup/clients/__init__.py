@@ -19,6 +19,7 @@ _ADAPTERS: Final = (
     "hangup.clients.gates",
     "hangup.clients.retries",
     "hangup.clients.threads",
+    "hangup.clients.queues",
 )
 
 

@@ -23,6 +23,7 @@ from hangup.core.clock import SYSTEM_CLOCK
 from hangup.core.current import position
 from hangup.core.guard import fault, guarded
 from hangup.core.tree import current_task, place
+from hangup.core.unwind import hides_refusal
 from hangup.otel import exchanges
 
 if TYPE_CHECKING:
@@ -198,8 +199,10 @@ class _AsyncReader:
         except StopAsyncIteration:
             guarded(_end, watched, True)  # noqa: FBT003
             raise
-        except BaseException:
+        except BaseException as error:
             guarded(_end, watched)
+            if watched.run is not None and hides_refusal(error):
+                raise watched.run.error() from error
             raise
         finally:
             watched.reading -= 1

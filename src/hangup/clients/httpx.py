@@ -177,6 +177,10 @@ class _Passage:
         """Return the stop to raise in place of an error, None where that stands."""
         return None if self._visit is None else guarded(self._visit.stop_in_flight)
 
+    def refusal_in(self, error: Exception) -> BaseException | None:
+        """Return the refusal that an error of the stack hides, None if none does."""
+        return None if self._visit is None else self._visit.refusal_in(error)
+
     @property
     def host(self) -> str | None:
         """Where it goes."""
@@ -241,6 +245,11 @@ async def through_async(
         before = REQUEST_HOST.set(passage.host)
         try:
             response = await send(request)
+        except Exception as error:
+            told = passage.refusal_in(error)
+            if told is None:
+                raise
+            raise told from error
         finally:
             REQUEST_HOST.reset(before)
     passage.arrive(response, asynchronous=True)

@@ -16,6 +16,7 @@ from hangup.config import Mode
 from hangup.core.admission import stop_here
 from hangup.core.current import position
 from hangup.core.tree import current_task
+from hangup.core.unwind import hides_refusal
 from hangup.otel import exchanges
 from hangup.spend.reported import billed_in_header
 
@@ -99,6 +100,11 @@ class Visit:
         On a thread a clamped timeout is how the stop comes: the stop is to be told.
         """
         return None if self._run is None else stop_reading(self._run)
+
+    def refusal_in(self, error: Exception) -> BaseException | None:
+        """Return what to raise in place of an error that was made of a refusal."""
+        run = self._run
+        return run.error() if run is not None and hides_refusal(error) else None
 
     def advise(self, request: Any, response: Any) -> None:
         """Say of an answer in error where no further attempt can begin in time."""
