@@ -20,6 +20,7 @@ _ADAPTERS: Final = (
     "hangup.clients.retries",
     "hangup.clients.threads",
     "hangup.clients.queues",
+    "hangup.clients.generators",
 )
 
 
