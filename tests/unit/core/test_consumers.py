@@ -12,7 +12,9 @@ from support.core import in_loop, settle, spending, witness
 
 import hangup
 from hangup.clients import queues
+from hangup.core.current import set_bridge
 from hangup.errors import DeadlineExceeded, RunAbandoned, RunCancelled
+from hangup.otel.context import OtelBridge
 from hangup.testing import FakeClock
 
 if TYPE_CHECKING:
@@ -233,6 +235,64 @@ async def test_a_cleanup_is_finished_first() -> None:
     assert steps == ["cleaned"]
     assert worker.outcomes == [RunCancelled]
     worker.task.cancel()
+
+
+@pytest.mark.parametrize("bridge", [None, OtelBridge()])
+def test_its_next_job_is_out_of_the_run_that_was_stopped(
+    bridge: OtelBridge | None,
+) -> None:
+    """Also where it brings no context of its own, but opens a run."""
+
+    async def job() -> object:
+        async with hangup.run(name="later") as run:
+            run.check()
+        return run.parent
+
+    @in_loop
+    async def scenario() -> None:
+        set_bridge(bridge)
+        try:
+            worker, _ = await stopped(answer, FakeClock())
+            await worker.does(job)
+            await worker.does(where)
+            assert worker.outcomes == ["answer", None, None]
+            worker.task.cancel()
+        finally:
+            set_bridge(None)
+
+    scenario()
+
+
+async def where() -> object:
+    return hangup.current_run()
+
+
+@in_loop
+async def test_out_of_a_stopped_child_it_goes_to_the_parent() -> None:
+    async with hangup.run(name="parent") as parent:
+        with pytest.raises(RunCancelled):
+            async with hangup.run(name="child") as child:
+                worker = Worker()
+                await worker.does(where)
+                child.cancel("disconnect")
+                child.check()
+        await worker.does(where)
+        assert worker.outcomes == [child, parent]
+    worker.task.cancel()
+
+
+@in_loop
+async def test_who_takes_a_job_inside_its_own_run_stays_in_it() -> None:
+    jobs: asyncio.Queue[str] = asyncio.Queue()
+    jobs.put_nowait("job")
+    async with hangup.run() as run:
+        await jobs.get()
+        assert hangup.current_run() is run
+        run.cancel("failed")
+        await asyncio.sleep(0)
+        jobs.put_nowait("job")
+        await jobs.get()
+        assert hangup.current_run() is run
 
 
 @in_loop
