@@ -55,13 +55,19 @@ class _Born(Position):
     it goes as soon as it takes its next work from a queue.
     """
 
-    __slots__ = ("_kept", "_line", "_waiting")
+    __slots__ = ("_kept", "_line", "_waiting", "context")
 
-    def __init__(self, around: Position) -> None:
+    def __init__(self, around: Position, *, daemon: bool) -> None:
+        # A daemon that is started where nobody spends is no agent's: it is lent no
+        # span, or all that it does while it lives would stand in that request's trace.
+        run = around.run
+        bare = daemon and run is not None and run.root.latent
+        here = context_api.Context() if bare else None
+        self.context = context_api.set_value(POSITION_KEY, self, here)
         self._kept: Run | None = None
         self._line: tuple[weakref.ref[Run], ...] = ()
         self._waiting = False
-        super().__init__(around.run, around.shield, around.drain)
+        super().__init__(run, around.shield, around.drain)
 
     @property
     def held(self) -> Run | None:
@@ -93,6 +99,8 @@ class _Born(Position):
         finally:
             self._waiting = False
             self.move_on()
+            if self.held is None and context_api.get_current() is self.context:
+                context_api.attach(context_api.Context())
 
     def closed(self) -> None:
         """Note that a run was left."""
@@ -194,12 +202,11 @@ class _Stay:
 class _Run:
     """Stands in for the ``run`` of one thread until that begins."""
 
-    __slots__ = ("_before", "_context", "_position", "_thread")
+    __slots__ = ("_before", "_position", "_thread")
 
     def __init__(self, thread: threading.Thread, here: _Born) -> None:
         self._thread: threading.Thread | None = thread
         self._position = here
-        self._context = context_api.set_value(POSITION_KEY, here)
         self._before = vars(thread).get("run")
         thread.run = self  # type: ignore[method-assign]  # also where it is overridden
 
@@ -217,11 +224,11 @@ class _Run:
         thread = self.take_back()
         if thread is None:
             return
-        here, context = self._position, self._context
+        here = self._position
         del self
         # A daemon's own life says nothing: its open calls do.
         _births.living.add(here)
-        with _Stay(here, context, counted=not thread.daemon) as stay:
+        with _Stay(here, here.context, counted=not thread.daemon) as stay:
             try:
                 thread.run()
             except (Stop, asyncio.CancelledError, RunAbandoned) as error:
@@ -251,7 +258,7 @@ def _lend(thread: threading.Thread) -> _Run | None:
     if here is None:
         return None
     for_all = _is_for_all(thread)
-    born = Position(None) if for_all else _Born(here)
+    born = Position(None) if for_all else _Born(here, daemon=thread.daemon)
     # OpenTelemetry's own instrumentation of threads has taken its copy already.
     if (copied := vars(thread).get("_otel_context")) is not None:
         copied = context_api.set_value(POSITION_KEY, born, copied)

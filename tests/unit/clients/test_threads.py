@@ -25,6 +25,7 @@ from support.core import in_loop, witness
 import hangup
 from hangup.clients import threads
 from hangup.core.current import set_bridge
+from hangup.core.scope import RunScope
 from hangup.errors import RunCancelled, Stop
 from hangup.otel.context import OtelBridge
 from hangup.testing import FakeClock
@@ -491,6 +492,44 @@ def test_an_idle_queue_worker_keeps_no_stopped_run_alive() -> None:
     assert known() is None
     jobs.put(None)
     worker.join(AT_MOST)
+
+
+KEY = context_api.create_key("a span, say")
+
+
+def context_in_a_thread(*, daemon: bool, latent: bool) -> list[object]:
+    """What a queue worker has of the OpenTelemetry context, in a run and after it."""
+    jobs: queue.Queue[None] = queue.Queue()
+    seen: queue.Queue[object] = queue.Queue()
+
+    def work() -> None:
+        for _ in range(2):
+            jobs.get()
+            seen.put(context_api.get_value(KEY))
+
+    thread = threading.Thread(target=work, daemon=daemon)
+    with RunScope(latent=latent):
+        token = context_api.attach(context_api.set_value(KEY, "span"))
+        thread.start()
+        context_api.detach(token)
+        jobs.put(None)
+        found = [seen.get(timeout=AT_MOST)]
+    jobs.put(None)
+    found.append(seen.get(timeout=AT_MOST))
+    thread.join(AT_MOST)
+    return found
+
+
+def test_a_thread_of_an_agent_stands_in_its_trace_until_it_serves_others() -> None:
+    for daemon in (True, False):
+        found = context_in_a_thread(daemon=daemon, latent=False)
+        assert found == ["span", None]
+
+
+def test_a_daemon_that_an_ordinary_request_starts_is_lent_no_span() -> None:
+    """A worker of a connection pool, say: it lives on, and traces of its own."""
+    assert context_in_a_thread(daemon=True, latent=True) == [None, None]
+    assert context_in_a_thread(daemon=False, latent=True) == ["span", None]
 
 
 def test_out_of_a_stopped_child_a_thread_goes_to_its_parent() -> None:
