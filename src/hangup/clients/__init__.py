@@ -1,7 +1,7 @@
-"""What is called from inside a run: HTTP stacks, retries, threads, one adapter each.
+"""What is called from inside a run: one adapter per HTTP stack, library or framework.
 
-Nothing here is imported before :func:`install`, and a library that is not there is not
-missed.
+All are installed together. Nothing here is imported before :func:`install`, and a
+library that is not there is not missed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ _ADAPTERS: Final = (
     "hangup.clients.threads",
     "hangup.clients.queues",
     "hangup.clients.generators",
+    "hangup.clients.langchain",
+    "hangup.clients.langgraph",
 )
 
 
