@@ -34,7 +34,7 @@ pytestmark = pytest.mark.timeout(60)
 
 # Its input is as long as the prompt is: what is cut is estimated by that.
 LONG = Script(tokens=400, rate=20, first_token=0.05)
-BUDGET = 0.7
+BUDGET = 2.0
 PATIENCE = 10.0
 
 
