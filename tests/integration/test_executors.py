@@ -43,6 +43,7 @@ class Agent:
 
     Attributes:
         caught: What its calls raised, by who asked.
+        ended: Who has ended.
         model: The model server; its log is the truth.
     """
 
@@ -50,6 +51,7 @@ class Agent:
         self.model = model
         self.telemetry = telemetry
         self.caught: dict[str, list[BaseException]] = defaultdict(list)
+        self.ended: set[str] = set()
         self.client = openai.OpenAI(
             base_url=model.base_url, api_key="test", max_retries=0
         )
@@ -71,11 +73,17 @@ class Agent:
 
     def two_calls(self, user: str) -> None:
         """Read a long stream, and ask once more from the same thread."""
-        for call in (self.read, self.ask):
-            try:
-                call(user)
-            except Exception as error:  # noqa: BLE001  as tools do
-                self.caught[user].append(error)
+        try:
+            for call in (self.read, self.ask):
+                try:
+                    call(user)
+                except Exception as error:  # noqa: BLE001  as tools do
+                    self.caught[user].append(error)
+        except hangup.Stop as stop:
+            self.caught[user].append(stop)
+            raise
+        finally:
+            self.ended.add(user)
 
 
 @contextlib.asynccontextmanager
@@ -169,14 +177,19 @@ def test_c8_context_lost_in_executor() -> None:
 
             deadlines = await asyncio.gather(*map(go, WAYS))
             await one.model.log.closed_count(len(WAYS))
-            await until(lambda: all(len(one.caught[way]) == 2 for way in WAYS))
+            await until(lambda: one.ended == set(WAYS))
             for way, deadline in zip(WAYS, deadlines, strict=True):
                 [call] = one.model.log.of(way)
                 assert call.closed is not None
                 assert call.closed - deadline < IN_TIME, way
                 assert call.output_tokens > 0, way
-                kinds = {type(error) for error in one.caught[way]}
-                assert kinds == {hangup.DeadlineExceeded}, way
+                kinds = [type(error) for error in one.caught[way]]
+                # On a thread of its own the run may be there yet to take the signal,
+                # which nobody eats: then there is no second call.
+                signalled = way == "hangup.to_thread" and kinds == [hangup.Stop]
+                assert signalled or kinds == [hangup.DeadlineExceeded] * 2, way
+                refused = one.telemetry.total(names.REFUSALS, run=way)
+                assert signalled or refused >= 1, way
                 is_of_its_run(one, way)
             assert one.telemetry.abandoned() == {"deadline": len(WAYS)}
             assert one.telemetry.total(names.METERED_TOKENS, in_run=False) == 0
@@ -197,7 +210,6 @@ def is_of_its_run(one: Agent, way: str) -> None:
         call.output_tokens, abs=LONG.chunk_most + call.output_tokens * 0.25
     )
     assert one.telemetry.total(names.TOKENS, fate="delivered", run=way) == 0
-    assert one.telemetry.total(names.REFUSALS, run=way, decision="refuse") >= 1
 
 
 async def until(holds: Callable[[], bool], within: float = PATIENCE) -> None:

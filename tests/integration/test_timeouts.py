@@ -509,7 +509,7 @@ async def test_a_loop_over_short_timeouts_ends_with_the_deadline() -> None:
                 except TimeoutError:
                     continue
 
-        error, run, ended = await outcome(body, budget=1.8)
+        error, run, ended = await outcome(body, budget=3.0)
         assert type(error) is hangup.DeadlineExceeded, name
         assert ended < run.deadline.at + IN_TIME, name
         opened = provider.opened[name]
