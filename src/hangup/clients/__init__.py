@@ -1,4 +1,4 @@
-"""What is called from inside a run: one adapter per HTTP stack, pool or framework.
+"""What is called from inside a run: one adapter for each library.
 
 All are installed together. Nothing here is imported before :func:`install`, and a
 library that is not there is not missed.
@@ -18,6 +18,10 @@ _ADAPTERS: Final = (
     "hangup.clients.streams",
     "hangup.clients.psycopg",
     "hangup.clients.gates",
+    "hangup.clients.retries",
+    "hangup.clients.threads",
+    "hangup.clients.queues",
+    "hangup.clients.generators",
     "hangup.clients.langchain",
     "hangup.clients.langgraph",
     "hangup.clients.openai_agents",

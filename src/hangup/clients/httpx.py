@@ -171,8 +171,17 @@ class _Passage:
         """See to the answer."""
         guarded(self._hop.arrive, response)
         if self._visit is not None:
+            guarded(self._visit.advise, self._request, response)
             watch = partial(self._visit.answer, asynchronous=asynchronous)
             guarded(watch, response, self._stack)
+
+    def stop_in_flight(self) -> BaseException | None:
+        """Return the stop to raise in place of an error, None where that stands."""
+        return None if self._visit is None else guarded(self._visit.stop_in_flight)
+
+    def refusal_in(self, error: Exception) -> BaseException | None:
+        """Return the refusal that an error of the stack hides, None if none does."""
+        return None if self._visit is None else self._visit.refusal_in(error)
 
     @property
     def host(self) -> str | None:
@@ -217,6 +226,11 @@ def through(send: Callable[[Any], Any], request: Any, stack: Any) -> Any:
         before = REQUEST_HOST.set(passage.host)
         try:
             response = send(request)
+        except Exception as error:
+            stop = passage.stop_in_flight()
+            if stop is None:
+                raise
+            raise stop from error
         finally:
             REQUEST_HOST.reset(before)
     passage.arrive(response, asynchronous=False)
@@ -233,6 +247,11 @@ async def through_async(
         before = REQUEST_HOST.set(passage.host)
         try:
             response = await send(request)
+        except Exception as error:
+            told = passage.refusal_in(error)
+            if told is None:
+                raise
+            raise told from error
         finally:
             REQUEST_HOST.reset(before)
     passage.arrive(response, asynchronous=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from hangup import config
 from hangup.config import Mode, OnDisconnect
 from hangup.core import registry
+from hangup.core.admission import owner_of_cause
 from hangup.core.cause import Cause
 from hangup.core.clock import SYSTEM_CLOCK
 from hangup.core.current import Position, enter, position
@@ -17,7 +18,7 @@ from hangup.core.deadline import Deadline, check_budget
 from hangup.core.run import Run
 from hangup.core.tree import current_task
 from hangup.core.unwind import stems_from_stop
-from hangup.errors import ArgumentError, MisuseError, RunAbandoned
+from hangup.errors import ArgumentError, MisuseError, RunAbandoned, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +34,18 @@ _CANCELLED = "cancelled from outside"
 def _converts(run: Run) -> bool:
     """Whether hangup stops this run at all, so that a stop in it may be ours."""
     return run.mode.refuses or (run.cause is Cause.KILLED and run.mode is not Mode.OFF)
+
+
+def _at_the_edge(run: Run, error: BaseException) -> BaseException | None:
+    """Return the ordinary error for a stop from above that must not travel on as it is.
+
+    Around this scope stands a thread that the run above did not start, such as a queue
+    worker's: it would die of a ``BaseException``.
+    """
+    parent = run.parent
+    if parent is None or not isinstance(error, Stop) or parent.work.is_home():
+        return None
+    return owner_of_cause(run).error()
 
 
 class RunScope:
@@ -226,11 +239,14 @@ class RunScope:
             else:
                 run.cancel(Cause.FAILED, type(error).__name__)
             return None
-        if abandonment.inherited or not _converts(run):
+        if abandonment.inherited:
+            return _at_the_edge(run, error)
+        if not _converts(run):
             return None
-        if isinstance(error, asyncio.CancelledError) and self._cancelled_outside(run):
-            return None
-        if not stems_from_stop(error):
+        theirs = isinstance(error, asyncio.CancelledError) and (
+            self._cancelled_outside(run)
+        )
+        if theirs or not stems_from_stop(error):
             return None
         # An error that says so already, such as a refusal on a thread, is good enough.
         said = isinstance(error, RunAbandoned) and error.cause == abandonment.cause

@@ -20,6 +20,7 @@ from hangup import config
 from hangup.config import Mode
 from hangup.core import levels, registry, spins
 from hangup.core.cause import Cause
+from hangup.core.consumers import spared
 from hangup.core.current import POSITION
 from hangup.core.interrupt import awaited_outside, interrupt, retrieve
 from hangup.core.tree import Tree, current_task
@@ -310,7 +311,7 @@ class Work:
     def _stop_leftover(self, task: asyncio.Task[Any]) -> None:
         # cancelling(): somebody (a task group, gather) is stopping it already; a second
         # cancel would cut its clean-up.
-        if task.done() or awaited_outside(task, self.outside):
+        if task.done() or awaited_outside(task, self.outside) or spared(task, self.run):
             return
         if task.cancelling() == 0 and (
             self.tree.hold_back(task, partial(self._stop_leftover, task))
