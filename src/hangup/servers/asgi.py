@@ -58,12 +58,12 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from hangup.core.unwind import stems_from_stop
-from hangup.errors import RunAbandoned, Stop
 from hangup.servers import _asgi_lifespan, _asgi_settle
 from hangup.servers._asgi_http import HttpExchange
 from hangup.servers._asgi_terms import RouteSettings, Terms
 from hangup.servers._asgi_websocket import SocketExchange
+from hangup.servers._common_exchange import ends_here
+from hangup.servers._common_farewell import shut_down
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -169,11 +169,11 @@ class HangupMiddleware:
                     await self.app(scope, exchange.reader.receive, exchange.send)
                 except asyncio.CancelledError as error:
                     if _asgi_lifespan.cut_by_shutdown(error):
-                        _asgi_lifespan.shut_down(run)
+                        shut_down(run)
                     raise
                 exchange.returned()
         except BaseException as error:
-            if not _ends_here(error):
+            if not ends_here(error):
                 raise
             stop = error
         finally:
@@ -192,10 +192,3 @@ class HangupMiddleware:
                 "effect. Give them to the outer one, by route"
             )
         return None
-
-
-def _ends_here(error: BaseException) -> bool:
-    """Whether an exception is a stop: what it was for has been done, or is now."""
-    if isinstance(error, BaseExceptionGroup):
-        return stems_from_stop(error)
-    return isinstance(error, (Stop, RunAbandoned))
