@@ -130,7 +130,7 @@ class _Plans(NamedTuple):
 
 
 class Terms:
-    """The settings of one middleware, checked. Immutable but for its one warning.
+    """The settings of one middleware, checked. Immutable but for its warnings.
 
     Args:
         budget: As the adapter takes it; so are all.
@@ -171,11 +171,20 @@ class Terms:
         ]
         self._budget_header = budget_header
         self._clock = clock
-        self._warned = False
+        self._warned = self._warned_inside = False
         self._plans = self._made(config.current())
 
+    def stands_inside(self) -> None:
+        """Say once that these settings have no effect, where there are any."""
+        if self._given and not self._warned_inside:
+            self._warned_inside = True
+            _logger.warning(
+                "a HangupMiddleware stands inside another one; its settings have no "
+                "effect. Give them to the outer one, by route"
+            )
+
     @property
-    def given(self) -> bool:
+    def _given(self) -> bool:
         """Whether anything was set in code."""
         return bool(self._routes) or any(
             value is not None

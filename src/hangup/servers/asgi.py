@@ -55,7 +55,6 @@ of the two modes, which is never less than observe on the word of the request.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Any
 
 from hangup.servers import _asgi_lifespan, _asgi_settle
@@ -76,8 +75,6 @@ if TYPE_CHECKING:
     App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 __all__ = ["HangupMiddleware", "RouteSettings"]
-
-_logger = logging.getLogger("hangup.servers.asgi")
 
 _MARK = "hangup.middleware"
 
@@ -140,7 +137,6 @@ class HangupMiddleware:
             on_disconnect=on_disconnect,
             grace=grace,
         )
-        self._warned = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection. Never raises a stop."""
@@ -185,10 +181,5 @@ class HangupMiddleware:
             if opening is not None:
                 scope[_MARK] = True
             return opening
-        if self._terms.given and not self._warned:
-            self._warned = True
-            _logger.warning(
-                "a HangupMiddleware stands inside another one; its settings have no "
-                "effect. Give them to the outer one, by route"
-            )
+        self._terms.stands_inside()
         return None
