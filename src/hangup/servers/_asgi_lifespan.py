@@ -19,10 +19,9 @@ loop: that loop is about to stop, others may not be.
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Final
 
-from hangup.servers._common_farewell import end
+from hangup.servers._common_farewell import begun, end, ended
 
 if TYPE_CHECKING:
     import asyncio
@@ -34,13 +33,6 @@ if TYPE_CHECKING:
 
 _GRACEFUL: Final = "graceful shutdown"
 _SERVICE_RESTART: Final = 1012  # RFC 6455, IANA registry of close codes
-
-
-class _Applications:
-    """How many applications of the process have started and not ended."""
-
-    lock = threading.Lock()
-    running = 0
 
 
 async def serve(
@@ -57,10 +49,10 @@ async def serve(
         kind = message["type"]
         if kind == "lifespan.startup.complete" and not running:
             running = True
-            _count(1)
+            begun()
         elif running and kind.startswith("lifespan.shutdown."):
             running = False
-            if _count(-1) == 0:
+            if ended():
                 await end()
         await send(message)
 
@@ -68,7 +60,7 @@ async def serve(
         await app(scope, receive, tapped)
     finally:
         if running:
-            _count(-1)
+            ended()
 
 
 def cut_by_shutdown(error: asyncio.CancelledError) -> bool:
@@ -79,9 +71,3 @@ def cut_by_shutdown(error: asyncio.CancelledError) -> bool:
 def closed_by_shutdown(message: Message | None) -> bool:
     """Whether a WebSocket was closed because its server goes down."""
     return message is not None and message.get("code") == _SERVICE_RESTART
-
-
-def _count(change: int) -> int:
-    with _Applications.lock:
-        _Applications.running += change
-        return _Applications.running

@@ -2,7 +2,8 @@
 
 What lives on when a server has ended does not come to its end any more. It is abandoned
 then, cause ``shutdown``, has ``HANGUP_SETTLE`` seconds to stop, and what was spent is
-exported. Only runs of the event loop that is about to stop are concerned.
+exported. Only the last application of the process to end sees to it, and only for runs
+of its event loop: that loop is about to stop, others may not be.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from typing import TYPE_CHECKING, Final, Self
 
 from hangup import config
@@ -27,6 +29,26 @@ _EXPORT_SECONDS: Final = 5.0
 _DETAIL: Final = "the server is shutting down"
 
 _logger = logging.getLogger("hangup.servers")
+
+
+class _Applications:
+    """How many applications of the process have started and not ended."""
+
+    lock = threading.Lock()
+    running = 0
+
+
+def begun() -> None:
+    """Note that an application has started."""
+    with _Applications.lock:
+        _Applications.running += 1
+
+
+def ended() -> bool:
+    """Note that an application has ended; return whether it was the last."""
+    with _Applications.lock:
+        _Applications.running -= 1
+        return _Applications.running == 0
 
 
 def shut_down(run: Run) -> bool:
