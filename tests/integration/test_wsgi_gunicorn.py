@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from hangup.demo.model_server import ModelServer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 
 pytestmark = pytest.mark.timeout(110)
@@ -178,3 +180,35 @@ def test_a_sync_worker_hears_of_its_one_client_too() -> None:
                 assert gunicorn.log == ""
 
     check()
+
+
+def test_the_books_of_a_worker_are_complete_when_it_is_told_to_quit(
+    tmp_path: Path,
+) -> None:
+    """SIGINT reaches a sync worker in the middle of a request: cause shutdown."""
+    spent = tmp_path / "spent.json"
+
+    @in_loop
+    async def check() -> None:
+        environment = {"SPENT": str(spent)}
+        with Gunicorn("support.dying_wsgi:app", environment, "-k", "sync") as gunicorn:
+            assert (await (await gunicorn.asks("/?0")).answer())[0] == 200
+            caller = await gunicorn.asks("/?60")
+            await caller.begins()
+            assert not spent.exists()
+            gunicorn.signal(signal.SIGINT)
+            await asyncio.to_thread(gunicorn.wait)
+            caller.leaves()
+
+    check()
+    sums = {
+        (row[0], row[1].get("hangup.fate") or row[1]["hangup.outcome"]): row[2]
+        for row in json.loads(spent.read_text())
+        if row[2] and row[1].get("gen_ai.token.type") != "input"
+    }
+    assert sums == {
+        ("hangup.tokens", "delivered"): 3,
+        ("hangup.tokens", "sunk"): 3,
+        ("hangup.runs", "delivered"): 1,
+        ("hangup.runs", "abandoned"): 1,
+    }

@@ -183,6 +183,10 @@ class Caller:
         await writer.drain()
         return cls(reader, writer)
 
+    async def begins(self) -> None:
+        """Wait for the first of the answer."""
+        await self._reader.read(1)
+
     def leaves(self) -> float:
         """Hang up, and return when."""
         self._writer.close()

@@ -24,12 +24,13 @@ from hangup.servers._common_exchange import (
     failure,
     goes_on,
 )
-from hangup.servers._common_respond import CLOSE_CODE, SETTLE_FIELD, answer
+from hangup.servers._common_respond import CLOSE_CODE, SETTLE_FIELD, answer, to_nobody
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from hangup.core.run import Run
+    from hangup.servers._common_respond import Answer
     from hangup.servers._common_terms import Opening
 
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -215,7 +216,7 @@ class Exchange:
             elif stop is not None or self._is_barred():
                 cause = cause_of(run, stop)
                 if cause is Cause.DISCONNECT and self._gone:
-                    self._ours = peer.unsent(cause)
+                    self._ours = _response(to_nobody())
                     return self._begun or self._ours
                 await self._answered(cause)
             else:
@@ -256,8 +257,7 @@ class Exchange:
                 peer.abort(self._request)
             else:
                 self._last = True
-                status, headers, body = answer(cause)
-                self._ours = web.Response(status=status, headers=headers, body=body)
+                self._ours = _response(answer(cause))
                 await self._ours.prepare(self._request)
                 await self._ours.write_eof()
         except Exception:  # the caller cannot be reached: there is nobody to tell
@@ -314,3 +314,8 @@ class Exchange:
             run.deliver()
         else:
             run.leave()
+
+
+def _response(given: Answer) -> web.Response:
+    status, phrase, headers, body = given
+    return web.Response(status=status, reason=phrase, headers=headers, body=body)

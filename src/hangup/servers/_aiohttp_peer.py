@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from aiohttp import web
 
 from hangup.core.guard import guarded
-from hangup.servers._common_respond import answer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-
-    from hangup.core.cause import Cause
 
 POLL_SECONDS: Final = 0.25
 """Between two looks at the connection, where aiohttp does not tell of its end."""
@@ -45,11 +42,6 @@ def is_lazy(response: web.StreamResponse) -> bool:
     """Whether code of the application runs while the response is sent."""
     body = response.body if isinstance(response, web.Response) else None
     return not isinstance(body, (bytes, bytearray, type(None)))
-
-
-def unsent(cause: Cause) -> web.Response:
-    """Return a response for a connection that is closed: aiohttp must have one."""
-    return web.Response(status=answer(cause).status)
 
 
 def write_into_nothing(response: web.StreamResponse, alone: Callable[[], bool]) -> None:

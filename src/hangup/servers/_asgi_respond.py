@@ -21,7 +21,7 @@ UNFINISHED: Final = {"type": "hangup.response.unfinished", "more_body": True}
 
 def response(cause: Cause) -> tuple[Message, Message]:
     """Return the two messages of the HTTP response."""
-    status, headers, body = answer(cause)
+    status, _, headers, body = answer(cause)
     start = {
         "type": "http.response.start",
         "status": status,

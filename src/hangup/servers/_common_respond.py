@@ -11,14 +11,17 @@ failed     500            1011
 disconnect nothing        nothing
 ========== ============== ===============
 
-A caller who is still connected although the run is abandoned with ``disconnect`` (the
-user behind them left) is told like one whose run was killed. The reason of a WebSocket
-close is the cause.
+What must have a response for a client that is gone (an access log, a middleware around
+us) sees one of status 499, as proxies log it (nginx: client closed request); nobody
+else does. A caller who is still connected although the run is abandoned with
+``disconnect`` (the user behind them left) is told like one whose run was killed. The
+reason of a WebSocket close is the cause.
 """
 
 from __future__ import annotations
 
 import json
+from http import HTTPStatus
 from typing import Final, NamedTuple
 
 from hangup.core.cause import Cause
@@ -55,10 +58,14 @@ _TEXT: Final = {
 }
 
 
+_CLOSED: Final = 499
+
+
 class Answer(NamedTuple):
     """An HTTP response."""
 
     status: int
+    phrase: str
     headers: list[tuple[str, str]]
     body: bytes
 
@@ -73,4 +80,15 @@ def answer(cause: Cause) -> Answer:
     ]
     if cause is Cause.SHUTDOWN:
         headers.append(("retry-after", str(_RETRY_AFTER_SECONDS)))
-    return Answer(_STATUS[cause], headers, body)
+    status = HTTPStatus(_STATUS[cause])
+    return Answer(status.value, status.phrase, headers, body)
+
+
+def to_nobody() -> Answer:
+    """Return the HTTP response for a client that is gone."""
+    headers = [
+        ("content-type", "text/plain"),
+        ("content-length", "0"),
+        (CAUSE_HEADER, Cause.DISCONNECT.value),
+    ]
+    return Answer(_CLOSED, "Client Closed Request", headers, b"")

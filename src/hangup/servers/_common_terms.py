@@ -6,7 +6,7 @@ import logging
 import re
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 from hangup import config
 from hangup.config import Mode, OnDisconnect
@@ -70,6 +70,40 @@ class RouteSettings:
         object.__setattr__(self, "on_disconnect", meant)
         grace = config.read_seconds("route grace", self.grace)
         object.__setattr__(self, "grace", grace)
+
+
+class Keywords(TypedDict, total=False):
+    """What adapters take as keywords. None, or not given, is the default.
+
+    Attributes:
+        budget: Seconds an HTTP request may take, from its arrival. The default is
+            ``HANGUP_BUDGET``, which is not for a browser's ``EventSource``. A WebSocket
+            has none unless its route says so.
+        mode: off, observe, refuse or enforce (the default for an adapter added in
+            code). ``HANGUP_MODE`` is a ceiling.
+        name: What the runs are called in metrics. The default is the route template
+            that the framework found, else the matching pattern of ``routes``, else
+            ``http`` or ``websocket``; never the raw path.
+        tenant: Whom the work is for.
+        routes: Settings by path pattern, the first that matches: ``/chat``,
+            ``/threads/{id}/chat`` (one segment), ``/files/{rest:path}``, ``/agents/*``
+            (anything). Values are :class:`RouteSettings` or mappings with its fields.
+        budget_header: Request header that may tighten the budget; "" is none, the
+            default ``HANGUP_BUDGET_HEADER`` (``x-hangup-budget``).
+        on_disconnect: What a client's leaving means: ``abandon``, ``grace`` or
+            ``finish``. The default is ``HANGUP_ON_DISCONNECT`` (abandon).
+        grace: Seconds in which a client may come back, under ``grace``. The default is
+            ``HANGUP_GRACE``.
+    """
+
+    budget: float | None
+    mode: Mode | str | None
+    name: str | None
+    tenant: str | None
+    routes: Mapping[str, RouteSettings | Mapping[str, Any]] | None
+    budget_header: str | None
+    on_disconnect: OnDisconnect | str | None
+    grace: float | None
 
 
 class Opening(NamedTuple):

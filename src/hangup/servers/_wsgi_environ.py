@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from wsgiref.types import WSGIEnvironment
-
-_SOCKETS = ("gunicorn.socket", "werkzeug.socket")
 
 
 def headers(environ: WSGIEnvironment) -> Iterator[tuple[bytes, bytes]]:
@@ -24,20 +22,6 @@ def full_path(environ: WSGIEnvironment) -> tuple[str, str]:
     """Return the whole path, and what of it leads to the application."""
     root = _decoded(environ.get("SCRIPT_NAME", ""))
     return root + _decoded(environ.get("PATH_INFO", "")), root
-
-
-def socket_of(environ: WSGIEnvironment) -> Any:
-    """Return the connection's socket where the server shows it, else None."""
-    for key in _SOCKETS:
-        sock = environ.get(key)
-        if sock is not None:
-            return sock
-    return None
-
-
-def is_shared(environ: WSGIEnvironment) -> bool:
-    """Whether the connection carries other requests at the same time (HTTP/2)."""
-    return environ.get("HTTP_VERSION") == "2"
 
 
 def flask_rule(environ: WSGIEnvironment) -> str | None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import sys
-from errno import ECONNRESET
 from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,7 +11,6 @@ from hangup.core.admission import stop_here
 from hangup.core.cause import Cause
 from hangup.core.current import Position, enter
 from hangup.otel import runspan
-from hangup.servers import _common_sockets as sockets
 from hangup.servers._common_exchange import (
     SERVER_ERROR,
     barred,
@@ -25,9 +21,10 @@ from hangup.servers._common_exchange import (
     goes_on,
 )
 from hangup.servers._common_farewell import shut_down
-from hangup.servers._common_respond import SETTLE_FIELD, answer
+from hangup.servers._common_respond import SETTLE_FIELD, answer, to_nobody
 from hangup.servers._wsgi_body import Body, SizedBody
-from hangup.servers._wsgi_environ import django_route, flask_rule, is_shared, socket_of
+from hangup.servers._wsgi_connection import Connection
+from hangup.servers._wsgi_environ import django_route, flask_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -65,9 +62,8 @@ class Exchange:
         self._opening = opening
         self._run: Run
         self._start: tuple[str, list[tuple[str, str]]] | None = None
-        self._write: Callable[[bytes], object] | None = (
-            None  # the server's, once it has the headers
-        )
+        # The server's, once it has the headers.
+        self._write: Callable[[bytes], object] | None = None
         self._status = 0
         self._rule: str | None = None
         self._left_to_send: int | None = None  # None: nobody said how much it will be
@@ -78,7 +74,7 @@ class Exchange:
         self._concluded = False  # the caller has our answer, or was cut off
         self._gone = False
         self._over = False  # the scope was left
-        self._forget: Callable[[], None] | None = None
+        self._connection = Connection(environ)
         self._result: Iterable[bytes] = ()
 
     def serve(self, app: WSGIApplication) -> Iterable[bytes]:
@@ -252,12 +248,9 @@ class Exchange:
         if self._environ.get("REQUEST_METHOD") == "HEAD" or self._status in _NO_BODY:
             self._finished()
             return False
-        sock = socket_of(self._environ)
-        if self._last and sock is not None and not self._gone:
-            with contextlib.suppress(OSError, ValueError):
-                if sockets.hung_up(sock.fileno()) is False:
-                    self._finished()
-                    return False
+        if self._last and not self._gone and self._connection.is_up():
+            self._finished()
+            return False
         self._last = False
         return True
 
@@ -279,7 +272,7 @@ class Exchange:
         """Record the outcome: the response is complete."""
         run = self._run
         self._last = self._complete = True
-        self._unwatch()
+        self._connection.unwatch()
         failed = failure(self._status)
         if failed is not None and not run.latent:
             run.cancel(Cause.FAILED, failed)
@@ -306,32 +299,19 @@ class Exchange:
         cause = cause_of(self._run, stop)
         self._last = self._concluded = True
         if self._write is not None:
-            self._cut(cause)
+            self._connection.cut(cause)
             return None
-        status, headers, body = answer(cause)
-        self._server(f"{status} {HTTPStatus(status).phrase}", headers)
+        nobody = cause is Cause.DISCONNECT and self._gone
+        status, phrase, headers, body = to_nobody() if nobody else answer(cause)
+        self._server(f"{status} {phrase}", headers)
         return body
-
-    def _cut(self, cause: Cause) -> None:
-        """Leave a response unfinished.
-
-        Quietly, where the connection can be shut down here: the server hears of it with
-        its next byte. Else by the error that servers take for a client that left.
-        """
-        sock = socket_of(self._environ)
-        if sock is None or is_shared(self._environ):
-            raise ConnectionResetError(
-                ECONNRESET, f"left unfinished by hangup: {cause}"
-            )
-        with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
 
     def _leave(self, error: BaseException | None) -> BaseException | None:
         """Leave the scope, once; return what is to be raised, if anything."""
         if self._over:
             return error
         self._over = True
-        self._unwatch()
+        self._connection.unwatch()
         if isinstance(error, _EXITS):
             shut_down(self._run)
         kind = None if error is None else type(error)
@@ -381,14 +361,7 @@ class Exchange:
             or django_route(environ)
             or opening.fallback
         )
-        sock = socket_of(self._environ)
-        if sock is not None and not self._over:
-            with contextlib.suppress(OSError, ValueError):  # it is closed
-                self._forget = sockets.watch(sock.fileno(), self.left)
+        if not self._over:
+            self._connection.watch(self.left)
             if self._over:  # meanwhile, on its own thread
-                self._unwatch()
-
-    def _unwatch(self) -> None:
-        forget, self._forget = self._forget, None
-        if forget is not None:
-            forget()
+                self._connection.unwatch()

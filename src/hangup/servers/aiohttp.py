@@ -35,7 +35,7 @@ spending call is open is the end of the conversation, as with ASGI.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from aiohttp import web
 
@@ -43,12 +43,11 @@ from hangup.otel.notices import MAX_BODY, SETTLE_HEADER
 from hangup.servers._aiohttp_exchange import EXCHANGE, Exchange
 from hangup.servers._common_farewell import begun, end, ended
 from hangup.servers._common_settle import addressed, take
-from hangup.servers._common_terms import RouteSettings, Terms
+from hangup.servers._common_terms import Keywords, RouteSettings, Terms
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterator
 
-    from hangup.config import Mode, OnDisconnect
     from hangup.servers._common_terms import Opening
 
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -56,57 +55,24 @@ if TYPE_CHECKING:
 __all__ = ["RouteSettings", "setup"]
 
 
-def setup(  # noqa: PLR0913  each is a keyword with a default
-    app: web.Application,
-    *,
-    budget: float | None = None,
-    mode: Mode | str | None = None,
-    name: str | None = None,
-    tenant: str | None = None,
-    routes: Mapping[str, RouteSettings | Mapping[str, Any]] | None = None,
-    budget_header: str | None = None,
-    on_disconnect: OnDisconnect | str | None = None,
-    grace: float | None = None,
-) -> None:
+def setup(app: web.Application, **terms: Unpack[Keywords]) -> None:
     """Open a run per request and WebSocket of an application, and of those below it.
 
     Call it once, before the application starts.
 
     Args:
         app: The application; the outermost one, where they are nested.
-        budget: Seconds a request may take, from its arrival. None is ``HANGUP_BUDGET``,
-            which is not for a browser's ``EventSource``. A WebSocket has none unless
-            its route says so.
-        mode: off, observe, refuse or enforce (the default for what is added in code).
-            ``HANGUP_MODE`` is a ceiling.
-        name: What the runs are called in metrics; None is the route's own.
-        tenant: Whom the work is for.
-        routes: Settings by path pattern, the first that matches; see
-            :class:`hangup.servers.asgi.HangupMiddleware`.
-        on_disconnect: What a client's leaving means: ``abandon`` (the default),
-            ``grace`` or ``finish``. None is ``HANGUP_ON_DISCONNECT``.
-        grace: Seconds in which a client may come back, under ``grace``. None is
-            ``HANGUP_GRACE``.
-        budget_header: Request header that may tighten the budget; "" is none, None is
-            ``HANGUP_BUDGET_HEADER`` (``x-hangup-budget``).
+        terms: ``budget``, ``mode``, ``name``, ``tenant``, ``routes``,
+            ``budget_header``, ``on_disconnect`` and ``grace``, each as
+            :class:`~hangup.servers._common_terms.Keywords` tells.
 
     Raises:
         ConfigError: A budget or grace that is negative or NaN, an unknown mode or
             ``on_disconnect``, a pattern that does not start with ``/``.
         RuntimeError: The application has started: aiohttp takes nothing more.
+        TypeError: There is no such keyword.
     """
-    adapter = _Adapter(
-        Terms(
-            budget=budget,
-            mode=mode,
-            name=name,
-            tenant=tenant,
-            routes=routes,
-            budget_header=budget_header,
-            on_disconnect=on_disconnect,
-            grace=grace,
-        )
-    )
+    adapter = _Adapter(Terms(**terms))
     app.middlewares.insert(0, adapter.serve)
     # First, so that a response that is barred is stopped before others see it.
     app.on_response_prepare.insert(0, adapter.prepared)

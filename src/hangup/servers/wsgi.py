@@ -52,19 +52,18 @@ The limits of a blocking server:
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from hangup.core import registry
 from hangup.servers import _wsgi_settle
-from hangup.servers._common_terms import RouteSettings, Terms
+from hangup.servers._common_terms import Keywords, RouteSettings, Terms
 from hangup.servers._wsgi_environ import full_path, headers
 from hangup.servers._wsgi_exchange import Exchange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-    from hangup.config import Mode, OnDisconnect
     from hangup.servers._common_terms import Opening
 
 __all__ = ["HangupMiddleware", "RouteSettings", "worker_int"]
@@ -80,53 +79,20 @@ class HangupMiddleware:
 
     Args:
         app: The WSGI application.
-        budget: Seconds a request may take, from its arrival. None is ``HANGUP_BUDGET``,
-            which is not for a browser's ``EventSource``.
-        mode: off, observe, refuse or enforce (the default for a middleware added in
-            code). ``HANGUP_MODE`` is a ceiling.
-        name: What the runs are called in metrics. None is the route template that Flask
-            or Django found, else the matching pattern of ``routes``, else ``http``;
-            never the raw path.
-        tenant: Whom the work is for.
-        routes: Settings by path pattern, the first that matches: ``/chat``,
-            ``/threads/{id}/chat`` (one segment), ``/files/{rest:path}``, ``/agents/*``
-            (anything). Values are :class:`RouteSettings` or mappings with its fields.
-        on_disconnect: What a client's leaving means: ``abandon`` (the default),
-            ``grace`` or ``finish``. None is ``HANGUP_ON_DISCONNECT``.
-        grace: Seconds in which a client may come back, under ``grace``. None is
-            ``HANGUP_GRACE``.
-        budget_header: Request header that may tighten the budget; "" is none, None is
-            ``HANGUP_BUDGET_HEADER`` (``x-hangup-budget``).
+        terms: ``budget``, ``mode``, ``name``, ``tenant``, ``routes``,
+            ``budget_header``, ``on_disconnect`` and ``grace``, each as
+            :class:`~hangup.servers._common_terms.Keywords` tells. Flask and Django
+            name a run by the rule or route they found.
 
     Raises:
         ConfigError: A budget or grace that is negative or NaN, an unknown mode or
             ``on_disconnect``, a pattern that does not start with ``/``.
+        TypeError: There is no such keyword.
     """
 
-    def __init__(  # noqa: PLR0913  each is a keyword with a default
-        self,
-        app: WSGIApplication,
-        *,
-        budget: float | None = None,
-        mode: Mode | str | None = None,
-        name: str | None = None,
-        tenant: str | None = None,
-        routes: Mapping[str, RouteSettings | Mapping[str, Any]] | None = None,
-        budget_header: str | None = None,
-        on_disconnect: OnDisconnect | str | None = None,
-        grace: float | None = None,
-    ) -> None:
+    def __init__(self, app: WSGIApplication, **terms: Unpack[Keywords]) -> None:
         self.app = app
-        self._terms = Terms(
-            budget=budget,
-            mode=mode,
-            name=name,
-            tenant=tenant,
-            routes=routes,
-            budget_header=budget_header,
-            on_disconnect=on_disconnect,
-            grace=grace,
-        )
+        self._terms = Terms(**terms)
 
     def __call__(
         self, environ: WSGIEnvironment, start_response: StartResponse
