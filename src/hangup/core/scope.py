@@ -249,7 +249,8 @@ class RunScope:
         """Whether a cancel that is not ours is pending on the scope's task: it wins."""
         task = run.work.task
         if task is None:
-            return True
+            # Nobody can cancel a thread: it comes from a loop that ran inside.
+            return not run.work.acts
         if not run.work.tree.signalled(task):
             return True
         return task.cancelling() > self._baseline
