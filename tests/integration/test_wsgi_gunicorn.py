@@ -108,12 +108,19 @@ def test_fifty_walk_away_from_threads_and_fifty_more_are_served() -> None:
                 paths = [f"{app}/agent/{kind}" for app in APPS for kind in kinds]
                 for path in paths:
                     await walk_away(gunicorn, model, [path] * MANY)
-                gone = {"disconnect": len(paths) * MANY + 1, "deadline": 1}
-                found = await gunicorn.books(runs=len(paths) * MANY + 2, active=0)
+                # Loops that come and go in a thread: a few, as each has a client.
+                inside = ["/agent/async", "/agent/run", "/django/agent/async"]
+                await walk_away(gunicorn, model, inside * 2)
+                away = len(paths) * MANY + len(inside) * 2 + 1
+                gone = {"disconnect": away, "deadline": 1}
+                found = await gunicorn.books(runs=away + 1, active=0)
                 assert found["abandoned"] == gone
                 assert found["unsettled"] == 2  # those that waited in vain
                 assert found["by name"] == {
                     f"{FLASK}stubborn": 2,
+                    f"{FLASK}async": 2,
+                    f"{FLASK}run": 2,
+                    f"{DJANGO}async": 2,
                     **{f"{of}{kind}": MANY for of in APPS.values() for kind in kinds},
                 }
                 assert found["tokens"]["delivered"] == 0
@@ -126,7 +133,9 @@ def test_fifty_walk_away_from_threads_and_fifty_more_are_served() -> None:
                 assert found["abandoned"] == gone
 
                 model.script(MODEL, LONG)
+                opened = model.log.opened
                 caller = await gunicorn.asks("/agent/json")
+                await model.log.opened_count(opened + 1)
                 await model.log.wait_for(lambda: bool(model.log.calls[-1].chunks))
                 gunicorn.signal(signal.SIGINT)
                 status, headers, _ = await caller.answer()

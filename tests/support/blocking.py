@@ -11,7 +11,7 @@ import os
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
-from openai import OpenAI
+from openai import AsyncOpenAI, OpenAI
 from opentelemetry.instrumentation.genai.openai import OpenAIInstrumentor
 from support.blocking_names import MODEL
 from support.telemetry import Telemetry
@@ -56,6 +56,24 @@ def pieces() -> Iterator[str]:
         for chunk in stream:
             if chunk.choices:
                 yield chunk.choices[0].delta.content or ""
+
+
+async def gathered() -> str:
+    """Stream one model call with a client of the loop that runs, whichever that is."""
+    async with AsyncOpenAI(base_url=os.environ["MODEL"], api_key="test") as own:
+        stream = await own.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "Well?"}],
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        return "".join(
+            [
+                chunk.choices[0].delta.content or ""
+                async for chunk in stream
+                if chunk.choices
+            ]
+        )
 
 
 def whole() -> str:

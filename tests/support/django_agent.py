@@ -36,10 +36,16 @@ def stubborn(_request: HttpRequest, kind: str) -> HttpResponseBase:
     return JsonResponse({"text": [blocking.whole(), blocking.whole()]})
 
 
+async def asynchronous(_request: HttpRequest, kind: str) -> HttpResponseBase:
+    """The same in a view that Django runs in a loop of its own."""
+    return JsonResponse({"text": await blocking.gathered()})
+
+
 urlpatterns = [
     path("<str:kind>/json", whole),
     path("<str:kind>/stream", stream),
     path("<str:kind>/stubborn", stubborn),
+    path("<str:kind>/async", asynchronous),
 ]
 settings.configure(
     ROOT_URLCONF=__name__,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from flask import Flask, Response, jsonify
@@ -28,6 +29,18 @@ def stream(kind: str) -> Response:
 def stubborn(kind: str) -> Any:
     """Wait for a model in a way that cannot be stopped, then ask it again."""
     return jsonify(text=[blocking.whole(), blocking.whole()])
+
+
+@flask.get("/<any(agent, late, kept):kind>/async")
+async def asynchronous(kind: str) -> Any:
+    """The same in a view that Flask runs in a loop of its own."""
+    return jsonify(text=await blocking.gathered())
+
+
+@flask.get("/<any(agent, late, kept):kind>/run")
+def run(kind: str) -> Any:
+    """The same in a loop that the view runs, as ``run_sync`` of a framework does."""
+    return jsonify(text=asyncio.run(blocking.gathered()))
 
 
 @flask.get("/books")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _TESTS = Path(__file__).parents[1]
-_PATIENCE = 60.0
+_PATIENCE = 40.0
 
 
 class Gunicorn:
