@@ -208,6 +208,11 @@ class Terms:
         self._warned = self._warned_inside = False
         self._plans = self._made(config.current())
 
+    @property
+    def budget_header(self) -> str:
+        """The name of the header that may tighten a budget, in lower case, or ""."""
+        return self._plans.budget_header.decode("latin-1")
+
     def stands_inside(self) -> None:
         """Say once that these settings have no effect, where there are any."""
         if self._given and not self._warned_inside:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from wsgiref.types import WSGIEnvironment
 
 
-def headers(environ: WSGIEnvironment) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the request's headers, names in lower case."""
-    for key, value in environ.items():
-        if key.startswith("HTTP_"):
-            name = key[5:].lower().replace("_", "-")
+_FIELDS: Final = ("hangup", "baggage", "accept")
+
+
+def headers(environ: WSGIEnvironment, budget: str) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the headers that matter to hangup, names in lower case.
+
+    Args:
+        environ: Of the request.
+        budget: The name of the header that may tighten its budget, or "".
+    """
+    for name in (*_FIELDS, budget):
+        value = environ.get(f"HTTP_{name.upper().replace('-', '_')}")
+        if value is not None:
             yield name.encode("latin-1"), value.encode("latin-1")
 
 

@@ -111,7 +111,8 @@ class HangupMiddleware:
             return None
         path, root = full_path(environ)
         method = environ.get("REQUEST_METHOD", "")
-        opening = self._terms.open("http", method, path, root, headers(environ))
+        fields = headers(environ, self._terms.budget_header)
+        opening = self._terms.open("http", method, path, root, fields)
         if opening is not None:
             environ[_MARK] = True
         return opening
