@@ -1,7 +1,7 @@
-"""What is called from inside a run: one adapter per HTTP stack, installed together.
+"""What is called from inside a run: one adapter per HTTP stack, pool or framework.
 
-Nothing here is imported before :func:`install`, and a library that is not there is not
-missed.
+All are installed together. Nothing here is imported before :func:`install`, and a
+library that is not there is not missed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ _ADAPTERS: Final = (
     "hangup.clients.background",
     "hangup.clients.httpx",
     "hangup.clients.streams",
+    "hangup.clients.psycopg",
     "hangup.clients.gates",
+    "hangup.clients.langchain",
+    "hangup.clients.langgraph",
+    "hangup.clients.openai_agents",
 )
 
 

@@ -9,6 +9,8 @@ from wrapt import FunctionWrapper
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    Make = Callable[[Any, "Patch"], Callable[..., Any]]
+
 
 class Patch:
     """One method, wrapped while the patch is applied. Not thread-safe.
@@ -24,9 +26,7 @@ class Patch:
             hand the call through where it is false: another wrapper may keep ours.
     """
 
-    def __init__(
-        self, owner: type, name: str, make: Callable[[Any, Patch], Callable[..., Any]]
-    ) -> None:
+    def __init__(self, owner: type, name: str, make: Make) -> None:
         self.active = False
         self._owner = owner
         self._name = name
@@ -79,3 +79,8 @@ class Patch:
             if self._name in vars(base):
                 return vars(base)[self._name]
         raise AttributeError(self._name)
+
+
+def patches(*wanted: tuple[type, str, Make]) -> list[Patch]:
+    """Return the patches of those methods that this version of a library has."""
+    return [Patch(*one) for one in wanted if hasattr(one[0], one[1])]

@@ -46,7 +46,8 @@ class RunScope:
     with cause ``failed``. An abandoned run's stop comes out as
     :class:`~hangup.RunAbandoned`; any other exception passes unchanged. A body that
     returns normally although the run was abandoned returns normally: its result is
-    kept, and the record still says abandoned.
+    kept, and the record still says abandoned. (Not if a task group of anyio in it was
+    cut, and has swallowed the stop: then what it returns may be halves.)
 
     ``async with`` waits, at most ``HANGUP_SETTLE`` seconds, for the tasks it stopped;
     ``with`` never waits.
@@ -225,7 +226,7 @@ class RunScope:
         if error is None:
             if not self._server and abandonment is None and not run.absence.away:
                 run.deliver()
-            return None
+            return run.error() if self._is_cut_short(run) else None
         if abandonment is None:
             if isinstance(error, RunAbandoned) and error.run_id == run.id:
                 # A child's abandonment that nobody caught: the parent ends by it too.
@@ -244,6 +245,17 @@ class RunScope:
         # An error that says so already, such as a refusal on a thread, is good enough.
         said = isinstance(error, RunAbandoned) and error.cause == abandonment.cause
         return None if said else run.error()
+
+    def _is_cut_short(self, run: Run) -> bool:
+        """Whether a body that returns normally has had a group of anyio cut in it.
+
+        Such a group swallows the stop of its members, and what comes after it works on
+        halves.
+        """
+        abandonment = run.abandonment
+        if self._server or abandonment is None or abandonment.inherited:
+            return False
+        return run.work.order.cut(run.work.task) and _converts(run)
 
     def _cancelled_outside(self, run: Run) -> bool:
         """Whether a cancel that is not ours is pending on the scope's task: it wins."""

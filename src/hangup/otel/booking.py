@@ -64,7 +64,7 @@ class Booking:
             if above is not None:
                 above.failed += 1
             elif exchange.sent:  # else it was no call
-                self._post(exchange, self._model(exchange, {}), None)
+                self._post(exchange, self._model(exchange), None)
             return
         meter = exchange.meter
         reported = (
@@ -75,7 +75,7 @@ class Booking:
         if exchange.outcome_unknown:
             self._note_outcome_unknown(exchange)
         elif exchange.cut:
-            model = self._model(exchange, {})
+            model = self._model(exchange)
             self._instruments.avoided.cut(exchange, model)
         if reported or above is None:
             self._book_exchange(exchange)
@@ -87,16 +87,21 @@ class Booking:
     def _enter_span(self, call: Call) -> None:
         report = call.report
         attributes = {} if report is None else _plain(report.attributes)
-        said = _said(call, attributes)
-        usage = said if said is None else _own(call, said)
-        above = same_above(call)
-        model = self._model(call, attributes)
+        # The usual call is a model's, and nothing stands in it or around it: what only
+        # others need is asked for by them alone. Every frame here is one per cent.
+        of_model = call.kind in MODEL_CALLS
+        said = read_usage(attributes) if of_model else _said(attributes)
+        usage = said
+        if said is not None and (call.counted is not None or not of_model):
+            usage = _own(call, said)
+        above = None if call.parent is None else same_above(call)
+        model = call.model or calls.model_of(attributes) or calls.UNKNOWN_MODEL
         estimates = call.estimates or ()
         if call.duplicate:
             self.enter_estimates(call)
             self._note_vague(call, model, attributes)
             return
-        if complete(call.kind, usage) and not _outrun(usage, estimates):
+        if complete(call.kind, usage) and not (estimates and _outrun(usage, estimates)):
             metering = None
             if len(estimates) == 1:
                 metering = _fitted(estimates[0], usage)
@@ -114,17 +119,16 @@ class Booking:
         if estimates:
             self.enter_estimates(call)
             return
-        repeats = said is not None and usage is None
-        if repeats and call.kind in MODEL_CALLS:
+        if of_model and usage is None and said is not None:
             return  # all of it was counted further in: no call of its own
         first = read_first_token(attributes)
         self._book(call, model, usage, first, None, attributes)
-        if call.kind in MODEL_CALLS and not (usage is None and call.failed):
+        if of_model and not (usage is None and call.failed):
             self._note_unknown(max(1, call.vague), model, _bound_of(attributes))
 
     def _book_exchange(self, exchange: Exchange) -> None:
         meter, usage = exchange.meter, exchange.usage
-        model = self._model(exchange, {})
+        model = self._model(exchange)
         started = exchange.started_at
         first, took = meter.first_token_at, exchange.ended_at - started
         if first is not None:
@@ -149,7 +153,7 @@ class Booking:
         attributes: Mapping[str, object],
     ) -> None:
         cost = self._cost(call, model, usage, attributes)
-        if usage is not None:
+        if usage is not None and call.parent is not None:
             _tell_those_around(call, usage)
         if usage is not None or cost is not None:
             self._instruments.metered.add(
@@ -158,7 +162,7 @@ class Booking:
                 None if cost is None else cost.total,
                 in_run=call.run is not None,
             )
-        if usage is not None and _is_whole(call, usage):
+        if usage is not None and call.kind in MODEL_CALLS and _is_whole(call):
             self._instruments.avoided.record(model, call.kind, usage, cost)
         self._post(call, model, usage, first_token, cost, metering)
 
@@ -208,25 +212,17 @@ class Booking:
         ledger = None if call.run is None else call.run.ledger
         if ledger is None:
             return
-        number = call.span_id
-        ledger.start(number, call.kind, model, call.started_at, call.span_context)
-        ledger.end(
-            number,
-            call.ended_at,
-            usage,
-            first_token=first_token,
-            cost=cost,
-            metering=metering,
-        )
+        started = call.started_at
+        first = None if first_token is None else started + first_token
+        what, when = (call.kind, model), (started, first, call.ended_at)
+        ledger.enter((*what, *when, usage, cost, call.span_context, metering))
 
-    def _model(self, call: Call, attributes: Mapping[str, object]) -> str:
-        if isinstance(call, Exchange):
-            meter, above = call.meter, call.parent
-            model = meter.request_model or meter.response_model
-            if model is None and above is not None:
-                model = above.model
-        else:
-            model = call.model or calls.model_of(attributes)
+    @staticmethod
+    def _model(exchange: Exchange) -> str:
+        meter, above = exchange.meter, exchange.parent
+        model = meter.request_model or meter.response_model
+        if model is None and above is not None:
+            model = above.model
         return model or calls.UNKNOWN_MODEL
 
     def _note_vague(
@@ -244,7 +240,7 @@ class Booking:
 
     def _note_outcome_unknown(self, exchange: Exchange) -> None:
         """Count a call whose provider may have gone on after it was cut."""
-        model = self._model(exchange, {})
+        model = self._model(exchange)
         labels = {names.MODEL: self._instruments.models(model)}
         self._instruments.outcome_unknown.add(1, labels)
         bound = exchange.meter.unknown_bound
@@ -252,10 +248,8 @@ class Booking:
             self._instruments.unknown_bound.add(bound, labels)
 
 
-def _is_whole(call: Call, usage: Usage) -> bool:
-    """Whether a call ran to its end and said what it used: fit for the history."""
-    if not complete(call.kind, usage) or call.kind not in MODEL_CALLS:
-        return False
+def _is_whole(call: Call) -> bool:
+    """Whether a model call ran to its end and said what it used itself."""
     if not isinstance(call, Exchange):
         return not call.estimates
     meter = call.meter
@@ -272,10 +266,8 @@ def complete(kind: str, usage: Usage | None) -> bool:
     return usage.output is not None or kind == calls.EMBEDDINGS
 
 
-def _said(call: Call, attributes: Mapping[str, object]) -> Usage | None:
-    """Return the usage that the span of a call reports, if it does."""
-    if call.kind in MODEL_CALLS:
-        return read_usage(attributes)
+def _said(attributes: Mapping[str, object]) -> Usage | None:
+    """Return the usage that the span of an agent or a tool reports, if it does."""
     return read_aggregate(attributes) or read_usage(attributes)
 
 

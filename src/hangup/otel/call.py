@@ -52,8 +52,10 @@ class Call:
     nested: dict[int, None] | None = None
     # The thread that opened it.
     thread = 0
-    # Set when it starts, on the run's clock
+    # Set when it starts, on the run's clock; the context is for an exemplar, and of
+    # an exchange it is the one of the span around it.
     span: Span | None = None
+    span_context: SpanContext | None = None
     span_id: int
     started_at = 0.0
     ticket = 0
@@ -69,11 +71,6 @@ class Call:
     def answered(self) -> bool:
         """Whether somebody further in has told of it already."""
         return self.duplicate or bool(self.estimates)
-
-    @property
-    def span_context(self) -> SpanContext | None:
-        """The context of its span, for an exemplar."""
-        return None if self.span is None else self.span.get_span_context()
 
 
 class Exchange(Call):
@@ -112,16 +109,10 @@ class Exchange(Call):
         self.halted = False
         self.ending: Callable[[], bool] | None = None
         self.span_id = next(_numbers)
-        self._context: SpanContext | None = None
 
     def stands_in(self, context: SpanContext) -> None:
         """Note the span around it, whatever that is."""
-        self._context = context if context.is_valid else None
-
-    @property
-    def span_context(self) -> SpanContext | None:
-        """The context of the span around it, for an exemplar."""
-        return self._context
+        self.span_context = context if context.is_valid else None
 
     @property
     def free(self) -> bool:

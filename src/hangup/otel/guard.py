@@ -15,6 +15,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import trace
+from opentelemetry.sdk import trace as sdk_trace
 from opentelemetry.sdk.trace import Span as SdkSpan
 from opentelemetry.sdk.trace import Tracer
 from opentelemetry.trace import NoOpTracer, SpanKind, StatusCode
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 # Members of an Enum are looked up through a Python frame before 3.12.
 _SERVER = SpanKind.SERVER
+# The class that the SDK's tracers make spans of; its name is the SDK's own affair.
+_MADE = getattr(sdk_trace, "_Span", SdkSpan)
 
 
 class Guard:
@@ -194,7 +197,8 @@ class Guard:
         if not (model and isinstance(model, str)):
             model = calls.model_of(attributes)
         call = Call(kind, model)
-        recording = isinstance(span, SdkSpan)
+        # The class is abstract: to ask for an instance is two frames and a registry.
+        recording = span.__class__ is _MADE or isinstance(span, SdkSpan)
         if self._recorder.inside:
             # A span that does not record does not know its parent either.
             parent = (

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from hangup.core.guard import fault
 from hangup.spend.pricefile import read_price_file
 from hangup.spend.pricer import Pricer
-from hangup.spend.pricing import PriceBook, Rates
+from hangup.spend.pricing import Rates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -73,24 +73,6 @@ def provider_of(attributes: Mapping[str, object]) -> str:
         if value and isinstance(value, str):
             return value
     return ""
-
-
-def load_genai_prices() -> PriceBook | None:
-    """Return a price book of all models genai-prices knows.
-
-    Models are named as in requests ("gpt-4o") or with their provider in front
-    ("azure/gpt-4o"). Unknown models, and those priced by anything that is not a token
-    or a request, have no price. Takes about 0.7 s the first time in a process: call it
-    at start-up, never on the span path.
-
-    Returns:
-        None when genai-prices is not installed.
-    """
-    if not _installed():
-        return None
-    book = PriceBook(_CachedRates(_derive))
-    book.rates("gpt-4o")  # loads the table now, not at the end of the first call
-    return book
 
 
 def _installed() -> bool:

@@ -123,8 +123,9 @@ class Recorder(registry.RunObserver):
     def start(self, call: Call, span: Span) -> None:
         """Open a call that was allowed to start."""
         call.span = span
+        call.span_context = context = span.get_span_context()
         # By its place in the tuple: the property is a frame, on the path of every call.
-        call.span_id = span_id = span.get_span_context()[1]
+        call.span_id = span_id = context[1]
         if len(self._open) >= _MOST_OPEN:
             self._evict()
         self._open[span_id] = self.inside[span_id] = call
@@ -297,7 +298,16 @@ class Recorder(registry.RunObserver):
             self._settler = here
             try:
                 while pending:
-                    self._enter_next(pending)
+                    ended = pending.popleft()
+                    try:
+                        if isinstance(ended, Call):
+                            self._enter(ended)
+                        else:
+                            self._conclude(ended)
+                    except Exception as error:  # noqa: BLE001  any fault of ours
+                        fault("Recorder.settle", error)
+                    # No call is kept alive beyond its entry, nor is its run.
+                    del ended
                 # Nobody else is in the middle of a call's portions now.
                 guarded(self.after_settling)
             finally:
@@ -306,24 +316,21 @@ class Recorder(registry.RunObserver):
             if not pending:
                 return
 
-    def _enter_next(self, pending: deque[Call | Run]) -> None:
-        # In a frame of its own: no call is kept alive beyond it, nor is its run.
-        ended = pending.popleft()
-        if isinstance(ended, Call):
-            guarded(self._enter, ended)
-        else:
-            guarded(self._conclude, ended)
-
     def _enter(self, call: Call) -> None:
         """Enter a call, after all that stand in it; then those that waited for it."""
-        if call.run is not None and not call.held:
-            call.run.work.call_closed(call.ticket)
-        if call.inner and not call.held:
-            call.held = True
-            self._held[call.span_id] = call
-            return
-        guarded(self._booking.enter, call)
-        self._entered(call)
+        if not call.held:
+            if call.run is not None:
+                call.run.work.call_closed(call.ticket)
+            if call.inner:
+                call.held = True
+                self._held[call.span_id] = call
+                return
+        try:
+            self._booking.enter(call)
+        except Exception as error:  # noqa: BLE001  any fault of ours
+            fault("Booking.enter", error)
+        if call.parent is not None:
+            self._entered(call)
 
     def _entered(self, call: Call) -> None:
         above = call.parent

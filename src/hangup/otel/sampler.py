@@ -30,6 +30,7 @@ class HangupSampler(Sampler):
 
     def __init__(self, wrapped: Sampler) -> None:
         self.wrapped = wrapped
+        self._ask = wrapped.should_sample  # every span comes by: looked up once
 
     def should_sample(  # noqa: PLR0913, PLR0917  the SDK's signature
         self,
@@ -42,7 +43,7 @@ class HangupSampler(Sampler):
         trace_state: TraceState | None = None,
     ) -> SamplingResult:
         """Ask the wrapped sampler, and lift DROP to RECORD_ONLY for spending calls."""
-        result = self.wrapped.should_sample(
+        result = self._ask(
             parent_context, trace_id, name, kind, attributes, links, trace_state
         )
         if result.decision is _DROP and kind_of(attributes) is not None:

@@ -19,6 +19,7 @@ from hangup.core.clock import unix_offset
 from hangup.core.guard import guarded
 from hangup.otel import names
 from hangup.spend.fate import Basis, Fate
+from hangup.spend.posting import merged
 from hangup.spend.pricing import add_usd
 
 if TYPE_CHECKING:
@@ -89,14 +90,17 @@ class Statement:
         self._offset = unix_offset(run.clock)
         self._at = run.started_at
 
-    def post(self, posting: Posting) -> None:
-        """Take a portion, and hand it on."""
+    def post(self, postings: list[Posting]) -> None:
+        """Take portions, and hand them on, alike ones as one."""
+        postings = merged(postings)
         with self._lock:
-            entry = self._sums.get(posting.fate)
-            if entry is None:
-                entry = self._sums[posting.fate] = _Sum()
-            entry.add(posting)
-        self._post(posting)
+            for posting in postings:
+                entry = self._sums.get(posting.fate)
+                if entry is None:
+                    entry = self._sums[posting.fate] = _Sum()
+                entry.add(posting)
+        for posting in postings:
+            self._post(posting)
         if self.over:
             self._due(self)
 

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import itertools
 from decimal import Decimal
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from hangup.core.guard import fault
 
@@ -74,6 +74,11 @@ class Estimate(NamedTuple):
     calls: int
 
 
+# A call as it is remembered: input, output, cost. What follows from it is worked out
+# when somebody asks: few calls are ever refused, and every call is remembered.
+_Kept: TypeAlias = "tuple[int, int, Cost | None]"
+
+
 class _Sample(NamedTuple):
     input: int
     output: int
@@ -87,15 +92,15 @@ class _Ring:
     __slots__ = ("_next", "_slots", "used")
 
     def __init__(self) -> None:
-        self._slots: list[_Sample | None] = [None] * RECENT
+        self._slots: list[_Kept | None] = [None] * RECENT
         self._next = itertools.count()
         self.used = 0
 
-    def add(self, sample: _Sample) -> None:
-        self._slots[next(self._next) % RECENT] = sample
+    def add(self, call: _Kept) -> None:
+        self._slots[next(self._next) % RECENT] = call
 
     def samples(self) -> list[_Sample]:
-        return [sample for sample in self._slots.copy() if sample is not None]
+        return [_sample(*kept) for kept in self._slots.copy() if kept is not None]
 
 
 class Avoided:
@@ -128,9 +133,22 @@ class Avoided:
             cost: What it cost; None when it has no price.
         """
         try:
-            sample = _sample(kind, usage, cost)
-            if sample is not None:
-                self._ring(model, kind).add(sample)
+            if usage is None:
+                if cost is None:
+                    return
+                tokens_in = tokens_out = 0
+            else:
+                output = usage.output
+                if output is None and kind == _EMBEDDINGS:
+                    output = 0
+                if usage.input is None or output is None:
+                    return
+                tokens_in, tokens_out = usage.input, output
+            ring = self._rings.get((model, kind))
+            if ring is None:
+                ring = self._new_ring(model, kind)
+            ring.used = next(self._clock)
+            ring.add((tokens_in, tokens_out, cost))
         except Exception as error:  # noqa: BLE001  any fault of ours
             fault("Avoided.record", error)
 
@@ -205,28 +223,15 @@ class Avoided:
         ring = self._rings.get((model, kind))
         return [] if ring is None else ring.samples()
 
-    def _ring(self, model: str, kind: str) -> _Ring:
-        ring = self._rings.get((model, kind))
-        if ring is None:
-            # Names of models are text from outside: the one unused for longest goes.
-            while len(self._rings) >= _MOST_KEYS:
-                oldest = min(self._rings.copy().items(), key=lambda item: item[1].used)
-                self._rings.pop(oldest[0], None)
-            ring = self._rings.setdefault((model, kind), _Ring())
-        ring.used = next(self._clock)
-        return ring
+    def _new_ring(self, model: str, kind: str) -> _Ring:
+        # Names of models are text from outside: the one unused for longest goes.
+        while len(self._rings) >= _MOST_KEYS:
+            oldest = min(self._rings.copy().items(), key=lambda item: item[1].used)
+            self._rings.pop(oldest[0], None)
+        return self._rings.setdefault((model, kind), _Ring())
 
 
-def _sample(kind: str, usage: Usage | None, cost: Cost | None) -> _Sample | None:
-    if usage is None:
-        tokens_in = tokens_out = 0
-        if cost is None:
-            return None
-    else:
-        output = 0 if usage.output is None and kind == _EMBEDDINGS else usage.output
-        if usage.input is None or output is None:
-            return None
-        tokens_in, tokens_out = usage.input, output
+def _sample(tokens_in: int, tokens_out: int, cost: Cost | None) -> _Sample:
     if cost is None:
         return _Sample(tokens_in, tokens_out, None, None)
     return _Sample(tokens_in, tokens_out, float(cost.total), float(cost.output))

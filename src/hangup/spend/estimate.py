@@ -90,16 +90,17 @@ class Tally:
     Attributes:
         deltas: Deltas that held text.
         several: Those of them that held more than one token.
+        single: The tokens, if every short word is one.
+        grouped: The tokens, if words came grouped.
     """
 
-    __slots__ = ("_more_grouped", "_more_single", "deltas", "several")
+    __slots__ = ("deltas", "grouped", "several", "single")
 
     def __init__(self) -> None:
         self.deltas = 0
         self.several = 0
-        # Tokens beyond one for each delta: most add nothing here.
-        self._more_single = 0.0
-        self._more_grouped = 0.0
+        self.single = 0.0
+        self.grouped = 0.0
 
     def add(self, text: bytes) -> None:
         """Count one delta of UTF-8 text, cut anywhere; an empty one is none."""
@@ -107,27 +108,20 @@ class Tally:
         if size == 0:
             return
         self.deltas += 1
+        # Plain attributes, and one token first: most deltas add nothing beyond it.
+        self.single += 1
+        self.grouped += 1
         words = text.split()
         if len(words) < 2 and size <= _LONGEST_TOKEN:  # noqa: PLR2004  two words
             if size > _SHORT_WORD:
-                self._more_grouped += max(0.0, _tokens(text) - 1)
+                self.grouped += max(0.0, _tokens(text) - 1)
             return
         # White space alone is one token, however long it is.
         if words:
             more = max(len(words), _tokens(text)) - 1
             self.several += 1
-            self._more_single += more
-            self._more_grouped += more
-
-    @property
-    def single(self) -> float:
-        """The tokens, if every short word is one."""
-        return self.deltas + self._more_single
-
-    @property
-    def grouped(self) -> float:
-        """The tokens, if words came grouped."""
-        return self.deltas + self._more_grouped
+            self.single += more
+            self.grouped += more
 
     @property
     def is_grouped(self) -> bool:

@@ -28,10 +28,6 @@ from hangup.spend.posting import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from hangup.spend.fate import Metering
-    from hangup.spend.pricing import Cost
-    from hangup.spend.usage import Usage
-
     Folds = Iterable[tuple[tuple[str, str, bool], Fold]]
 
 __all__ = ["Ledger", "Posting", "Total"]
@@ -53,10 +49,10 @@ class Ledger:
     clock.
 
     The first of :meth:`abandon`, :meth:`deliver` and :meth:`close` decides, for ever.
-    No method raises: an unknown call is ignored.
+    No method raises.
 
     Args:
-        post: Receives every portion, exactly once.
+        post: Receives every portion, exactly once; those of one moment together.
         capacity: How many ended calls are kept apart. Older ones are folded per kind
             and model into one interval: its totals stay exact, and a T0 inside the
             interval divides them in proportion (basis estimated).
@@ -70,18 +66,18 @@ class Ledger:
         "_folds",
         "_heir",
         "_lock",
-        "_open",
         "_post",
         "_tallies",
         "_untallied",
     )
 
-    def __init__(self, post: Callable[[Posting], None], *, capacity: int = 512) -> None:
+    def __init__(
+        self, post: Callable[[list[Posting]], None], *, capacity: int = 512
+    ) -> None:
         self._post = post
         self._capacity = max(0, capacity)
         self._decision: Decision | None = None
         self._heir: Ledger | None = None
-        self._open: dict[int, tuple[str, str, float, object | None]] = {}
         self._ended: deque[Call] = deque()
         self._folds: dict[tuple[str, str, bool], Fold] = {}
         self._tallies = {fate: Tally() for fate in _FATES}
@@ -94,11 +90,6 @@ class Ledger:
         self._busy = False
 
     @property
-    def open_calls(self) -> int:
-        """How many calls have started and neither ended nor been dropped."""
-        return len(self._open)
-
-    @property
     def decided(self) -> bool:
         """Whether the fate is known, or another ledger has taken the books over."""
         return self._decision is not None or self._heir is not None
@@ -108,66 +99,8 @@ class Ledger:
         with self._lock:
             return {fate: tally.total() for fate, tally in self._tallies.items()}
 
-    def start(
-        self,
-        call_id: int,
-        kind: str,
-        model: str,
-        at: float,
-        span_context: object | None = None,
-    ) -> None:
-        """Open a call. Its id must be unique among the open calls of this ledger."""
-        # No lock: one dictionary store is atomic, and nothing iterates over it.
-        self._open[call_id] = (kind, model, at, span_context)
-
-    def drop(self, call_id: int) -> None:
-        """Forget an open call that turned out to be another call's second report."""
-        self._open.pop(call_id, None)
-
-    def end(  # noqa: PLR0913  what is known of a call at its end
-        self,
-        call_id: int,
-        at: float,
-        usage: Usage | None,
-        *,
-        first_token: float | None = None,
-        model: str | None = None,
-        cost: Cost | None = None,
-        metering: Metering | None = None,
-    ) -> None:
-        """End a call and post it, if the run's fate is known by now.
-
-        Args:
-            call_id: As given to :meth:`start`.
-            at: When it ended.
-            usage: What it used; None when unknown, and then its time is posted and
-                no tokens are.
-            first_token: When its first token came, in seconds from its start, as
-                :func:`~hangup.spend.usage.read_first_token` returns it.
-            model: The model, where it was not known at the start.
-            cost: What it cost; None when it has no price.
-            metering: What metering its response tells; None where nobody did.
-        """
-        # Atomic, so of two threads that end one call exactly one goes on.
-        opened = self._open.pop(call_id, None)
-        if opened is None:
-            return
-        kind, asked_model, start, span_context = opened
-        call = (
-            kind,
-            model or asked_model,
-            start,
-            None if first_token is None else start + first_token,
-            at,
-            usage,
-            cost,
-            span_context,
-            metering,
-        )
-        self._enter(call)
-
-    def _enter(self, call: Call) -> None:
-        """Keep an ended call, or post it where the fate is known."""
+    def enter(self, call: Call) -> None:
+        """Keep a call that has ended, or post it where the fate is known."""
         with self._lock:
             heir, decision = self._heir, self._decision
             calls: Iterable[Call] = (call,)
@@ -183,14 +116,14 @@ class Ledger:
                 # A finaliser decided in the middle of the fold and left the rest.
                 calls, folds = self._take()
         if heir is not None:
-            heir._enter(call)  # noqa: SLF001  another ledger's
+            heir.enter(call)
         elif decision is not None:
             self._publish(decision, calls, folds)
 
     def abandon(self, t0: float, cause: str) -> None:
         """Post what ended: sunk before ``t0``, wasted after it.
 
-        Calls still open, and those that start later, are posted when they end.
+        Calls that end later are posted when they are entered.
 
         Args:
             t0: When the cause took effect, which may be long before it was noticed.
@@ -201,24 +134,24 @@ class Ledger:
     def deliver(self, at: float) -> None:
         """Post what ended: delivered before ``at``, background work after it.
 
-        Calls still open, and those that start later, are posted when they end.
+        Calls that end later are posted when they are entered.
         """
         self._decide(Decision(at, Fate.DELIVERED, Fate.AFTER, _NO_CAUSE))
 
     def close(self, at: float = math.inf) -> None:
         """End a run that was neither abandoned nor delivered, as delivered.
 
-        Idempotent, and a no-op when the fate is known. Calls still open are posted
-        when they end: what they spend after ``at`` is background work; by default
-        all of it is delivered.
+        Idempotent, and a no-op when the fate is known. Calls that end later are posted
+        when they are entered: what they spend after ``at`` is background work; by
+        default all of it is delivered.
         """
         self._decide(Decision(at, Fate.DELIVERED, Fate.AFTER, _NO_CAUSE))
 
     def absorb(self, child: Ledger) -> None:
         """Take over the books of a child run that shares this run's fate.
 
-        What the child's calls spent, also those still open, is posted as calls of this
-        ledger from here on. A child whose own fate is known keeps its books.
+        What the child's calls spent, also those that end later, is posted as calls of
+        this ledger from here on. A child whose own fate is known keeps its books.
         """
         with child._lock:
             if child._decision is not None or child._heir is not None:
@@ -228,7 +161,7 @@ class Ledger:
         for (kind, model, priced), fold in folds:
             self._enter_fold(kind, model, fold, priced=priced)
         for call in calls:
-            self._enter(call)
+            self.enter(call)
 
     def _enter_fold(self, kind: str, model: str, fold: Fold, *, priced: bool) -> None:
         with self._lock:
@@ -294,8 +227,8 @@ class Ledger:
             self._untallied.extend(postings)
             if not self._busy:
                 self._tally()
-        for posting in postings:
-            self._post(posting)
+        if postings:
+            self._post(postings)
 
     def _tally(self) -> None:
         """Add up what was published. The lock is held."""

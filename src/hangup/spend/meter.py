@@ -21,6 +21,8 @@ from hangup.spend.usage import Usage
 __all__ = ["Meter", "Provider"]
 
 # Events that repeat what came in deltas, and may be as long as the whole answer.
+_THOUGHT = Kind.THOUGHT
+_LINE_FEED = 0x0A  # as a number: see template.py
 _ECHOES = (b".done", b"ping")
 _OPENAI = (Provider.OPENAI_CHAT, Provider.OPENAI_RESPONSES)
 
@@ -129,8 +131,11 @@ class Meter:
             texts = template.match_all(data)
             if texts is not None:
                 self.events += len(texts)
+                count = (
+                    self._output.add if kind is not _THOUGHT else self._count_thought
+                )
                 for text in texts:
-                    self._count(text, kind)
+                    count(text)
                 self._mark(now)
                 return
         for block in splitter.feed(data):
@@ -332,9 +337,14 @@ class Meter:
             self.first_token_at = now
 
     def _count(self, text: bytes, kind: Kind) -> None:
+        if kind is _THOUGHT:
+            self._count_thought(text)
+        else:
+            self._output.add(text)
+
+    def _count_thought(self, text: bytes) -> None:
         self._output.add(text)
-        if kind is Kind.THOUGHT:
-            self._thoughts.add(text)
+        self._thoughts.add(text)
 
     def _block(self, block: bytes, now: float) -> None:
         for template, kind in self._templates.kept:
@@ -347,7 +357,7 @@ class Meter:
     def _event(self, block: bytes, now: float) -> None:
         data = block
         if type(self._splitter) is SseSplitter:
-            if b"\n" in block and event_name(block).endswith(_ECHOES):
+            if _LINE_FEED in block and event_name(block).endswith(_ECHOES):
                 return
             data = event_data(block)
             if not data:

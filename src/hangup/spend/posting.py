@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from hangup.spend.usage import Usage
 
 
+_WORTH_MERGING = 2  # postings
+
+
 class Posting(NamedTuple):
     """What a ledger posts: a portion of one call, or of several that were folded.
 
@@ -23,7 +26,8 @@ class Posting(NamedTuple):
         model: The call's model, or "".
         input: Input tokens.
         output: Output tokens.
-        calls: 1 in the portion that holds the start of the call, 0 in its others.
+        calls: 1 in the portion that holds the start of the call, 0 in its others; more
+            where several were merged.
         seconds: Time on this side of the moment.
         basis: How the tokens are known.
         span_context: Of the call, for an exemplar; None for folded calls.
@@ -290,3 +294,32 @@ def _sum(a: Cost | None, b: Cost) -> Cost:
     if a is None:
         return b
     return Cost(add_usd(a.input, b.input), add_usd(a.output, b.output))
+
+
+def merged(postings: list[Posting]) -> list[Posting]:
+    """Return fewer postings with the same sums: alike in all that is a label.
+
+    Wasted ones stay apart, for each is the exemplar of its call. The first of those
+    that are alike gives the place.
+    """
+    if len(postings) < _WORTH_MERGING:
+        return postings
+    alike: dict[object, Posting] = {}
+    for posting in postings:
+        fate, kind, model, *_, basis, _, cause, usd = posting
+        key: object = (fate, kind, model, basis, cause, usd is None)
+        if fate is Fate.WASTED:
+            key = len(alike), key
+        one = alike.get(key)
+        if one is None:
+            alike[key] = posting
+            continue
+        alike[key] = one._replace(
+            input=one.input + posting.input,
+            output=one.output + posting.output,
+            calls=one.calls + posting.calls,
+            seconds=one.seconds + posting.seconds,
+            span_context=None,
+            usd=None if one.usd is None or usd is None else add_usd(one.usd, usd),
+        )
+    return list(alike.values())

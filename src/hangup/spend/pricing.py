@@ -7,16 +7,14 @@ tokens and never as 0 dollars. Prices are handed in; this module knows none.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from decimal import Context, Decimal
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from hangup.errors import ConfigError
-from hangup.spend.usage import Usage
 
-PriceFn = Callable[[str, Usage], Decimal | None]
-"""Dollars for one call of a model, or None when there is no price. Must not raise."""
+if TYPE_CHECKING:
+    from hangup.spend.usage import Usage
 
 # Of our own: the application's context may round to six digits, or trap.
 _EXACT = Context(prec=50, traps=[])
@@ -44,16 +42,6 @@ class Cost(NamedTuple):
     def total(self) -> Decimal:
         """The dollars of the whole call."""
         return add_usd(self.input, self.output)
-
-
-class Price(Protocol):
-    """A :data:`PriceFn` that also knows the parts. Thread-safe, never raises."""
-
-    def __call__(self, model: str, usage: Usage, /) -> Decimal | None:
-        """Return the dollars of one call, or None when there is no price."""
-
-    def cost(self, model: str, usage: Usage, /) -> Cost | None:
-        """Return the same as input and output, or None when there is no price."""
 
 
 class _Scaled(NamedTuple):
@@ -170,38 +158,6 @@ def _amount(name: str, value: object) -> Decimal:
     return amount
 
 
-class PriceBook:
-    """Prices calls by looking up the rates of their model. Thread-safe.
-
-    Args:
-        lookups: Functions from a model's name to its rates or None, asked in order:
-            ``PriceBook(my_rates.get, genai_rates)``. They must not raise.
-    """
-
-    __slots__ = ("_lookups",)
-
-    def __init__(self, *lookups: Callable[[str], Rates | None]) -> None:
-        self._lookups = lookups
-
-    def rates(self, model: str) -> Rates | None:
-        """Return the rates of a model from the first lookup that knows it."""
-        for lookup in self._lookups:
-            rates = lookup(model)
-            if rates is not None:
-                return rates
-        return None
-
-    def cost(self, model: str, usage: Usage, /) -> Cost | None:
-        """See :meth:`Price.cost`."""
-        rates = self.rates(model)
-        return None if rates is None else cost(rates, usage)
-
-    def __call__(self, model: str, usage: Usage, /) -> Decimal | None:
-        """See :meth:`Price.__call__`."""
-        parts = self.cost(model, usage)
-        return None if parts is None else parts.total
-
-
 def cost(rates: Rates, usage: Usage) -> Cost | None:
     """Return what a call costs at these rates.
 
@@ -292,25 +248,6 @@ def _units(amount: Decimal, places: int) -> int:
 def _exponent(amount: Decimal) -> int:
     exponent = amount.as_tuple().exponent
     return exponent if isinstance(exponent, int) else 0
-
-
-def cost_of(price: PriceFn, model: str, usage: Usage) -> Cost | None:
-    """Return the parts of what any price function says about a call.
-
-    A function that knows only totals is asked twice: the call without its output is
-    the part committed at the start.
-    """
-    if isinstance(price, PriceBook):
-        return price.cost(model, usage)
-    total = price(model, usage)
-    if total is None or not usage.output:
-        return None if total is None else Cost(total, _ZERO)
-    start = price(
-        model, Usage(usage.input or 0, 0, usage.cache_read, usage.cache_write)
-    )
-    if start is None or start > total:
-        return Cost(_ZERO, total)
-    return Cost(start, _EXACT.subtract(total, start))
 
 
 def add_usd(a: Decimal, b: Decimal) -> Decimal:

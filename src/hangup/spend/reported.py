@@ -39,6 +39,7 @@ _CALCULATED = (
     "llm.usage.total_cost",
     "operation.cost",
 )
+_ANY_CALCULATED = frozenset(_CALCULATED)
 
 
 def billed(usage: Mapping[str, object]) -> Decimal | None:
@@ -91,6 +92,8 @@ def calculated(attributes: Mapping[str, object]) -> Decimal | None:
     Returns:
         None when there is none, or it is 0.
     """
+    if _ANY_CALCULATED.isdisjoint(attributes):  # nearly always: in one step
+        return None
     for name in _CALCULATED:
         if name in attributes:
             dollars = _dollars(attributes[name])

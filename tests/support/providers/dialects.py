@@ -14,6 +14,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from support.providers.script import ToolCall
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -46,21 +48,24 @@ def sse(body: Mapping[str, Any], *, named: bool = False) -> bytes:
     return f"{head}data: {json.dumps(body)}\n\n".encode()
 
 
-def calls_tool(asked: Mapping[str, Any], script: Script, answer: str) -> bool:
-    """Whether to call the script's tool: it is offered, and has not answered yet.
+def tools_called(
+    asked: Mapping[str, Any], script: Script, answer: str
+) -> tuple[ToolCall, ...]:
+    """Return the tools to call: the script's own, or the one that it names.
+
+    That one is called where it is offered and has not answered yet.
 
     Args:
         asked: The request.
         script: The script.
         answer: What marks the answer of a tool in this dialect.
     """
+    if script.calls or script.tool is None:
+        return script.calls
     offered = json.dumps(asked.get("tools") or ())
     turns = json.dumps(asked.get("messages") or asked.get("input") or ())
-    return (
-        script.tool is not None
-        and f'"{script.tool}"' in offered
-        and answer not in turns
-    )
+    wanted = f'"{script.tool}"' in offered and answer not in turns
+    return (ToolCall("call_1", script.tool),) if wanted else ()
 
 
 class OpenAIChat:
@@ -69,10 +74,11 @@ class OpenAIChat:
     name = "openai.chat"
 
     def whole(self, asked: Mapping[str, Any], script: Script) -> Body:
-        calling = calls_tool(asked, script, '"role": "tool"')
+        calling = tools_called(asked, script, '"role": "tool"')
         message: Body = {"role": "assistant", "content": script.text}
         if calling:
-            message |= {"content": None, "tool_calls": [self._call(script)]}
+            calls = [self._call(call) for call in calling]
+            message |= {"content": None, "tool_calls": calls}
         reason = "tool_calls" if calling else "stop"
         choice = {"index": 0, "message": message, "finish_reason": reason}
         return {
@@ -91,12 +97,12 @@ class OpenAIChat:
             choice = {"index": 0, "delta": delta, "finish_reason": reason}
             return sse({**head, "choices": [choice]})
 
-        calling = calls_tool(asked, script, '"role": "tool"')
+        calling = tools_called(asked, script, '"role": "tool"')
         yield Event(chunk({"role": "assistant", "content": ""}), script.reasoning)
-        if calling:
-            call = {"index": 0, **self._call(script)}
-            yield Event(chunk({"tool_calls": [call]}), script.visible)
-        else:
+        for index, call in enumerate(calling):
+            delta = {"tool_calls": [{"index": index, **self._call(call)}]}
+            yield Event(chunk(delta), 0 if index else script.visible)
+        if not calling:
             for text, count in script.pieces():
                 yield Event(chunk({"content": text}), count)
         yield Event(chunk({}, "tool_calls" if calling else "stop"))
@@ -106,9 +112,9 @@ class OpenAIChat:
         yield Event(b"data: [DONE]\n\n")
 
     @staticmethod
-    def _call(script: Script) -> Body:
-        function = {"name": script.tool, "arguments": "{}"}
-        return {"id": "call_1", "type": "function", "function": function}
+    def _call(call: ToolCall) -> Body:
+        function = {"name": call.name, "arguments": call.arguments}
+        return {"id": call.id, "type": "function", "function": function}
 
     @staticmethod
     def _head(asked: Mapping[str, Any], kind: str) -> Body:
@@ -132,7 +138,7 @@ class OpenAIResponses:
     name = "openai.responses"
 
     def whole(self, asked: Mapping[str, Any], script: Script) -> Body:
-        return self._response(asked, "completed", script, self._item(asked, script))
+        return self._response(asked, "completed", script, self._items(asked, script))
 
     def stream(self, asked: Mapping[str, Any], script: Script) -> Iterator[Event]:
         number = iter(range(1_000_000))
@@ -141,62 +147,68 @@ class OpenAIResponses:
             body = {"type": f"response.{kind}", "sequence_number": next(number)}
             return sse(body | fields, named=True)
 
-        item = self._item(asked, script)
-        place = {"output_index": 0, "item_id": item["id"]}
-        begun = self._response(asked, "in_progress", None, None)
+        items = self._items(asked, script)
+        begun = self._response(asked, "in_progress", None, [])
         yield Event(event("created", response=begun), script.reasoning)
-        if item["type"] == "function_call":
-            empty = item | {"arguments": "", "status": "in_progress"}
-            yield Event(event("output_item.added", output_index=0, item=empty))
-            done = {"arguments": "{}"}
-            delta = event("function_call_arguments.delta", **place, delta="{}")
-            yield Event(delta, script.visible)
-            yield Event(event("function_call_arguments.done", **place, **done))
-        else:
-            empty = {**item, "content": [], "status": "in_progress"}
-            yield Event(event("output_item.added", output_index=0, item=empty))
-            place |= {"content_index": 0}
-            part: Body = {"type": "output_text", "text": "", "annotations": []}
-            yield Event(event("content_part.added", **place, part=part))
-            for text, count in script.pieces():
-                delta = event("output_text.delta", **place, delta=text, logprobs=[])
-                yield Event(delta, count)
-            text_done = event(
-                "output_text.done", **place, text=script.text, logprobs=[]
-            )
-            yield Event(text_done)
-            part = item["content"][0]
-            yield Event(event("content_part.done", **place, part=part))
-        yield Event(event("output_item.done", output_index=0, item=item))
-        whole = self._response(asked, "completed", script, item)
+        for index, item in enumerate(items):
+            place: Body = {"output_index": index, "item_id": item["id"]}
+            if item["type"] == "function_call":
+                empty = item | {"arguments": "", "status": "in_progress"}
+                yield Event(event("output_item.added", output_index=index, item=empty))
+                name, done = "function_call_arguments", item["arguments"]
+                delta = event(f"{name}.delta", **place, delta=done)
+                yield Event(delta, 0 if index else script.visible)
+                yield Event(event(f"{name}.done", **place, arguments=done))
+            else:
+                empty = {**item, "content": [], "status": "in_progress"}
+                yield Event(event("output_item.added", output_index=index, item=empty))
+                place |= {"content_index": 0}
+                part: Body = {"type": "output_text", "text": "", "annotations": []}
+                yield Event(event("content_part.added", **place, part=part))
+                for text, count in script.pieces():
+                    delta = event("output_text.delta", **place, delta=text, logprobs=[])
+                    yield Event(delta, count)
+                text_done = event(
+                    "output_text.done", **place, text=script.text, logprobs=[]
+                )
+                yield Event(text_done)
+                part = item["content"][0]
+                yield Event(event("content_part.done", **place, part=part))
+            yield Event(event("output_item.done", output_index=index, item=item))
+        whole = self._response(asked, "completed", script, items)
         yield Event(event("completed", response=whole), tells=True)
 
     @staticmethod
-    def _item(asked: Mapping[str, Any], script: Script) -> Body:
-        if calls_tool(asked, script, '"function_call_output"'):
-            return {
-                "type": "function_call",
-                "id": "fc_1",
-                "call_id": "call_1",
-                "name": script.tool,
-                "arguments": "{}",
-                "status": "completed",
-            }
+    def _items(asked: Mapping[str, Any], script: Script) -> list[Body]:
+        calling = tools_called(asked, script, '"function_call_output"')
+        if calling:
+            return [
+                {
+                    "type": "function_call",
+                    "id": f"fc_{index}",
+                    "call_id": call.id,
+                    "name": call.name,
+                    "arguments": call.arguments,
+                    "status": "completed",
+                }
+                for index, call in enumerate(calling)
+            ]
         part = {"type": "output_text", "text": script.text, "annotations": []}
-        return {
+        message = {
             "type": "message",
             "id": "msg_1",
             "role": "assistant",
             "status": "completed",
             "content": [part],
         }
+        return [message]
 
     @staticmethod
     def _response(
         asked: Mapping[str, Any],
         status: str,
         script: Script | None,
-        item: Body | None,
+        items: list[Body],
     ) -> Body:
         usage = None if script is None else OpenAIResponses._usage(script)
         return {
@@ -214,7 +226,7 @@ class OpenAIResponses:
             "tools": asked.get("tools") or [],
             "temperature": 1.0,
             "top_p": 1.0,
-            "output": [] if item is None else [item],
+            "output": items,
             "usage": usage,
         }
 
@@ -237,8 +249,15 @@ class Anthropic:
 
     def whole(self, asked: Mapping[str, Any], script: Script) -> Body:
         message = self._message(asked, script, script.tokens)
-        content = [{"type": "text", "text": script.text}]
-        return {**message, "content": content, "stop_reason": "end_turn"}
+        calling = tools_called(asked, script, '"tool_result"')
+        content: list[Body] = [{"type": "text", "text": script.text}]
+        if calling:
+            content = [
+                {**self._call(call), "input": json.loads(call.arguments)}
+                for call in calling
+            ]
+        reason = "tool_use" if calling else "end_turn"
+        return {**message, "content": content, "stop_reason": reason}
 
     def stream(self, asked: Mapping[str, Any], script: Script) -> Iterator[Event]:
         def event(kind: str, **fields: Any) -> bytes:
@@ -247,17 +266,31 @@ class Anthropic:
         # The output that message_start tells is a placeholder.
         start = self._message(asked, script, min(1, script.tokens))
         yield Event(event("message_start", message=start), script.reasoning, tells=True)
-        block: Body = {"type": "text", "text": ""}
-        yield Event(event("content_block_start", index=0, content_block=block))
-        yield Event(event("ping"))
-        for text, count in script.pieces():
-            delta = {"type": "text_delta", "text": text}
-            yield Event(event("content_block_delta", index=0, delta=delta), count)
-        yield Event(event("content_block_stop", index=0))
-        end: Body = {"stop_reason": "end_turn", "stop_sequence": None}
+        calling = tools_called(asked, script, '"tool_result"')
+        for index, call in enumerate(calling):
+            block = {**self._call(call), "input": {}}
+            yield Event(event("content_block_start", index=index, content_block=block))
+            delta = {"type": "input_json_delta", "partial_json": call.arguments}
+            piece = event("content_block_delta", index=index, delta=delta)
+            yield Event(piece, 0 if index else script.visible)
+            yield Event(event("content_block_stop", index=index))
+        if not calling:
+            block = {"type": "text", "text": ""}
+            yield Event(event("content_block_start", index=0, content_block=block))
+            yield Event(event("ping"))
+            for text, count in script.pieces():
+                delta = {"type": "text_delta", "text": text}
+                yield Event(event("content_block_delta", index=0, delta=delta), count)
+            yield Event(event("content_block_stop", index=0))
+        reason = "tool_use" if calling else "end_turn"
+        end: Body = {"stop_reason": reason, "stop_sequence": None}
         usage = {"output_tokens": script.tokens}
         yield Event(event("message_delta", delta=end, usage=usage), tells=True)
         yield Event(event("message_stop"))
+
+    @staticmethod
+    def _call(call: ToolCall) -> Body:
+        return {"type": "tool_use", "id": call.id, "name": call.name}
 
     @staticmethod
     def _message(asked: Mapping[str, Any], script: Script, output: int) -> Body:

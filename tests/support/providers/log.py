@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 _PATIENCE = 10.0
 
@@ -28,6 +28,8 @@ class Request:
         cut: Whether the caller went before the answer was complete.
         marks: When output tokens were generated, and how many.
         told: Whether the usage was sent.
+        asked: The body.
+        refusal: Why it was answered with 400, if it was.
     """
 
     dialect: str
@@ -40,6 +42,8 @@ class Request:
     cut: bool = False
     marks: list[tuple[float, int]] = field(default_factory=list)
     told: bool = False
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    refusal: str = ""
 
     @property
     def output(self) -> int:

@@ -17,6 +17,15 @@ _WORDS = ("the", "run", "was", "cut", "and", "all", "of", "it", "came", "back", 
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A tool that an answer asks for; the arguments are JSON."""
+
+    id: str
+    name: str
+    arguments: str = "{}"
+
+
+@dataclass(frozen=True, slots=True)
 class Script:
     """One answer.
 
@@ -32,6 +41,8 @@ class Script:
         hold: After so many visible tokens generate no more, and wait for the caller to
             go; None never waits.
         tool: Name of a tool to call first, where the request offers it.
+        calls: Tools that this answer calls, in place of text.
+        refusal: The request is answered with 400 and this; nothing is generated.
     """
 
     tokens: int = 24
@@ -44,6 +55,8 @@ class Script:
     reasoning: int = 0
     hold: int | None = None
     tool: str | None = None
+    calls: tuple[ToolCall, ...] = ()
+    refusal: str = ""
 
     @property
     def visible(self) -> int:

@@ -24,9 +24,12 @@ from support.providers.script import Script
 from support.servers import Served
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from support.providers.dialects import Dialect, Event
+
+    Plan = Callable[[Mapping[str, Any]], Script]
 
 _GEMINI = re.compile(r"/models/([^/:]+):(generateContent|streamGenerateContent)$")
 _PATHS: dict[str, Dialect] = {
@@ -41,12 +44,14 @@ class Provider:
 
     Attributes:
         script: How it answers from now on.
+        plan: Makes the script of a request from its body, in place of ``script``.
         log: What it was asked and what it generated.
         url: Where it is; clients of OpenAI and Gemini add ``/v1`` and ``/v1beta``.
     """
 
-    def __init__(self, script: Script | None = None) -> None:
+    def __init__(self, script: Script | None = None, plan: Plan | None = None) -> None:
         self.script = Script() if script is None else script
+        self.plan = plan
         self.log = Log()
         self._served = Served(self._app, interface="asgi3", lifespan="off")
         self.url = self._served.url
@@ -73,6 +78,7 @@ class _Answer:
 
     def __init__(self, provider: Provider, scope: Any, receive: Any, send: Any) -> None:
         self._log = provider.log
+        self._plan = provider.plan
         self._script = provider.script
         self._path: str = scope["path"]
         self._query: bytes = scope["query_string"]
@@ -86,6 +92,8 @@ class _Answer:
         more = True
         while more:
             message = await self._receive()
+            if message["type"] == "http.disconnect":
+                return
             body += message.get("body", b"")
             more = message.get("more_body", False)
         asked: dict[str, Any] = json.loads(body) if body else {}
@@ -94,12 +102,19 @@ class _Answer:
             await self._begin(404, b"application/json")
             await self._write(b"{}", last=True)
             return
-        script = self._script
         stream = bool(asked.get("stream"))
         model = str(asked["model"])
         opened = time.monotonic()
+        if self._plan is not None:
+            self._script = self._plan(asked)
+        script = self._script
         request = Request(dialect.name, self._path, model, stream, script.input, opened)
+        request.asked, request.refusal = asked, script.refusal
         self._log.opened(request)
+        if script.refusal:
+            await self._refuse(script.refusal)
+            self._log.closed(request, cut=False)
+            return
         watch = asyncio.create_task(self._watch())
         cut = True
         try:
@@ -110,6 +125,13 @@ class _Answer:
         finally:
             watch.cancel()
             self._log.closed(request, cut=cut)
+
+    async def _refuse(self, why: str) -> None:
+        error = {"type": "invalid_request_error", "message": why}
+        await self._begin(400, b"application/json")
+        await self._write(
+            json.dumps({"type": "error", "error": error}).encode(), last=True
+        )
 
     def _dialect(self, asked: dict[str, Any]) -> Dialect | None:
         for ending, dialect in _PATHS.items():

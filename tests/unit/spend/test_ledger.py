@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,19 +22,21 @@ PAID = Cost(Decimal("0.4"), Decimal("0.6"))
 
 def made(capacity: int = 512) -> tuple[Ledger, list[Posting]]:
     posted: list[Posting] = []
-    return Ledger(posted.append, capacity=capacity), posted
+    return Ledger(posted.extend, capacity=capacity), posted
 
 
-def call(
+def call(  # noqa: PLR0913  what is known of a call
     ledger: Ledger,
-    call_id: int,
     start: float,
     end: float,
     usage: Usage | None = USED,
-    **known: Any,
+    *,
+    kind: str = "inference",
+    model: str = "m",
+    first: float | None = None,
+    cost: Cost | None = None,
 ) -> None:
-    ledger.start(call_id, "inference", "m", start, f"span-{call_id}")
-    ledger.end(call_id, end, usage, **known)
+    ledger.enter((kind, model, start, first, end, usage, cost, "span", None))
 
 
 def rows(posted: list[Posting]) -> list[tuple[Fate, int, int, int]]:
@@ -43,15 +45,14 @@ def rows(posted: list[Posting]) -> list[tuple[Fate, int, int, int]]:
 
 def test_nothing_is_posted_before_the_fate_is_known() -> None:
     ledger, posted = made()
-    call(ledger, 1, 0.0, 1.0)
+    call(ledger, 0.0, 1.0)
     assert posted == []
     assert ledger.totals() == {fate: Total() for fate in Fate}
 
 
 def test_a_posting_carries_everything_known_of_its_call() -> None:
     ledger, posted = made()
-    ledger.start(1, "inference", "", 0.0, "span")
-    ledger.end(1, 2.0, USED, model="m", cost=PAID)
+    call(ledger, 0.0, 2.0, cost=PAID)
     ledger.abandon(5.0, "disconnect")
     assert posted == [
         Posting(
@@ -72,12 +73,11 @@ def test_a_posting_carries_everything_known_of_its_call() -> None:
 
 def test_abandonment_posts_what_ended_as_sunk_and_the_rest_when_it_ends() -> None:
     ledger, posted = made()
-    call(ledger, 1, 0.0, 1.0)
-    ledger.start(2, "inference", "m", 2.0)
+    call(ledger, 0.0, 1.0)
     ledger.abandon(5.0, "disconnect")
     assert rows(posted) == [(Fate.SUNK, 100, 60, 1)]
-    ledger.end(2, 8.0, USED)
-    call(ledger, 3, 9.0, 10.0)
+    call(ledger, 2.0, 8.0)
+    call(ledger, 9.0, 10.0)
     assert rows(posted)[1:] == [
         (Fate.SUNK, 100, 0, 1),
         (Fate.SUNK, 0, 30, 0),
@@ -89,9 +89,9 @@ def test_abandonment_posts_what_ended_as_sunk_and_the_rest_when_it_ends() -> Non
 
 def test_a_t0_noticed_late_still_divides_the_calls_that_ended_meanwhile() -> None:
     ledger, posted = made()
-    call(ledger, 1, 0.0, 4.0)
-    call(ledger, 2, 4.0, 8.0, first_token=1.0)
-    call(ledger, 3, 9.0, 10.0)
+    call(ledger, 0.0, 4.0)
+    call(ledger, 4.0, 8.0, first=5.0)
+    call(ledger, 9.0, 10.0)
     ledger.abandon(6.5, "disconnect")
     assert [
         (*row, post.basis) for row, post in zip(rows(posted), posted, strict=True)
@@ -104,20 +104,19 @@ def test_a_t0_noticed_late_still_divides_the_calls_that_ended_meanwhile() -> Non
     ]
 
 
-def test_the_first_token_is_counted_from_the_start_of_its_call() -> None:
+def test_output_is_divided_since_the_first_token() -> None:
     ledger, posted = made()
-    call(ledger, 1, 100.0, 110.0, first_token=6.0)
+    call(ledger, 100.0, 110.0, first=106.0)
     ledger.abandon(105.0, "disconnect")
     assert rows(posted) == [(Fate.SUNK, 100, 0, 1), (Fate.WASTED, 0, 60, 0)]
 
 
 def test_delivery_posts_delivered_and_then_background_work() -> None:
     ledger, posted = made()
-    call(ledger, 1, 0.0, 1.0)
-    ledger.start(2, "inference", "m", 2.0)
+    call(ledger, 0.0, 1.0)
     ledger.deliver(4.0)
-    ledger.end(2, 6.0, USED)
-    call(ledger, 3, 7.0, 8.0)
+    call(ledger, 2.0, 6.0)
+    call(ledger, 7.0, 8.0)
     assert rows(posted) == [
         (Fate.DELIVERED, 100, 60, 1),
         (Fate.DELIVERED, 100, 0, 1),
@@ -130,25 +129,24 @@ def test_delivery_posts_delivered_and_then_background_work() -> None:
 
 def test_close_posts_as_delivered_also_what_ends_later() -> None:
     ledger, posted = made()
-    call(ledger, 1, 0.0, 1.0)
-    ledger.start(2, "inference", "m", 2.0)
+    call(ledger, 0.0, 1.0)
     ledger.close()
     ledger.close()
-    ledger.end(2, 6.0, USED)
+    call(ledger, 2.0, 6.0)
     assert rows(posted) == [(Fate.DELIVERED, 100, 60, 1)] * 2
 
 
 def test_close_at_a_moment_keeps_later_work_apart() -> None:
     ledger, posted = made()
     ledger.close(5.0)
-    call(ledger, 1, 6.0, 7.0)
+    call(ledger, 6.0, 7.0)
     assert rows(posted) == [(Fate.AFTER, 100, 60, 1)]
 
 
 @pytest.mark.parametrize("first", ["abandon", "deliver", "close"])
 def test_the_first_decision_wins_and_nothing_is_posted_twice(first: str) -> None:
     ledger, posted = made()
-    call(ledger, 1, 0.0, 1.0)
+    call(ledger, 0.0, 1.0)
     decide: dict[str, Callable[[], None]] = {
         "abandon": lambda: ledger.abandon(5.0, "killed"),
         "deliver": lambda: ledger.deliver(5.0),
@@ -158,7 +156,7 @@ def test_the_first_decision_wins_and_nothing_is_posted_twice(first: str) -> None
     before = list(posted)
     for other in decide.values():
         other()
-    call(ledger, 2, 1.0, 2.0)
+    call(ledger, 1.0, 2.0)
     assert len(before) == 1
     assert posted[:1] == before
     assert [post.fate for post in posted] == [before[0].fate] * 2
@@ -166,7 +164,7 @@ def test_the_first_decision_wins_and_nothing_is_posted_twice(first: str) -> None
 
 def test_a_call_of_unknown_usage_posts_its_time_and_no_tokens() -> None:
     ledger, posted = made()
-    call(ledger, 1, 0.0, 4.0, None)
+    call(ledger, 0.0, 4.0, None)
     ledger.abandon(3.0, "deadline")
     assert [(post.fate, post.input, post.output, post.seconds) for post in posted] == [
         (Fate.SUNK, 0, 0, 3.0),
@@ -174,39 +172,10 @@ def test_a_call_of_unknown_usage_posts_its_time_and_no_tokens() -> None:
     ]
 
 
-def test_a_dropped_call_is_never_posted() -> None:
-    ledger, posted = made()
-    ledger.start(1, "inference", "m", 0.0)
-    ledger.drop(1)
-    ledger.end(1, 1.0, USED)
-    ledger.drop(99)
-    ledger.close()
-    assert posted == []
-    assert ledger.open_calls == 0
-
-
-def test_a_call_that_ends_twice_is_posted_once() -> None:
-    ledger, posted = made()
-    call(ledger, 1, 0.0, 1.0)
-    ledger.end(1, 2.0, USED)
-    ledger.end(7, 2.0, USED)
-    ledger.close()
-    assert rows(posted) == [(Fate.DELIVERED, 100, 60, 1)]
-
-
-def test_open_calls_are_those_that_neither_ended_nor_were_dropped() -> None:
-    ledger, _ = made()
-    for call_id in range(5):
-        ledger.start(call_id, "tool", "", 0.0)
-    ledger.end(0, 1.0, None)
-    ledger.drop(1)
-    assert ledger.open_calls == 3
-
-
 def test_dollars_follow_the_tokens_and_sum_to_the_cost() -> None:
     ledger, posted = made()
     third = Cost(Decimal("0.1"), Decimal("0.01"))
-    call(ledger, 1, 0.0, 3.0, Usage(1, 3), cost=third)
+    call(ledger, 0.0, 3.0, Usage(1, 3), cost=third)
     ledger.abandon(1.0, "disconnect")
     dollars = [post.usd for post in posted]
     assert dollars == [
@@ -218,8 +187,8 @@ def test_dollars_follow_the_tokens_and_sum_to_the_cost() -> None:
 
 def test_a_call_without_a_price_is_not_zero_dollars() -> None:
     ledger, posted = made()
-    call(ledger, 1, 0.0, 1.0)
-    call(ledger, 2, 0.0, 1.0, cost=PAID)
+    call(ledger, 0.0, 1.0)
+    call(ledger, 0.0, 1.0, cost=PAID)
     ledger.close()
     assert [post.usd for post in posted] == [None, Decimal(1)]
     delivered = ledger.totals()[Fate.DELIVERED]
@@ -228,7 +197,7 @@ def test_a_call_without_a_price_is_not_zero_dollars() -> None:
 
 def test_totals_say_how_many_tokens_were_divided() -> None:
     ledger, _ = made()
-    call(ledger, 1, 0.0, 2.0)
+    call(ledger, 0.0, 2.0)
     ledger.abandon(1.0, "disconnect")
     totals = ledger.totals()
     assert totals[Fate.SUNK] == Total(100, 30, 1, 1.0, divided=30, unpriced=130)
@@ -238,7 +207,7 @@ def test_totals_say_how_many_tokens_were_divided() -> None:
 def test_folded_calls_keep_exact_totals_and_divide_by_time() -> None:
     ledger, posted = made(capacity=1)
     for number in range(11):
-        call(ledger, number, number * 1.0, number + 1.0, Usage(10, 4), cost=PAID)
+        call(ledger, number * 1.0, number + 1.0, Usage(10, 4), cost=PAID)
     ledger.abandon(2.5, "disconnect")
     early, late, kept = posted
     assert (early.fate, early.input, early.output, early.calls) == (
@@ -256,9 +225,8 @@ def test_folded_calls_keep_exact_totals_and_divide_by_time() -> None:
 
 def test_a_fold_reaches_to_its_last_end_whatever_the_order_of_reports() -> None:
     ledger, posted = made(capacity=0)
-    ledger.start(1, "inference", "m", 0.0)
-    call(ledger, 2, 2.0, 10.0, Usage(10, 10))
-    ledger.end(1, 1.0, Usage(10, 10))
+    call(ledger, 2.0, 10.0, Usage(10, 10))
+    call(ledger, 0.0, 1.0, Usage(10, 10))
     ledger.abandon(5.0, "disconnect")
     assert rows(posted) == [(Fate.SUNK, 10, 10, 1), (Fate.WASTED, 10, 10, 1)]
 
@@ -269,7 +237,7 @@ def test_a_t0_outside_the_folded_interval_divides_nothing(
 ) -> None:
     ledger, posted = made(capacity=0)
     for number in range(10):
-        call(ledger, number, number * 1.0, number + 1.0)
+        call(ledger, number * 1.0, number + 1.0)
     ledger.abandon(t0, "disconnect")
     assert rows(posted) == [(fate, 1000, 600, 10)]
     assert posted[0].basis is Basis.REPORTED
@@ -277,11 +245,10 @@ def test_a_t0_outside_the_folded_interval_divides_nothing(
 
 def test_kinds_models_and_unpriced_calls_are_folded_apart() -> None:
     ledger, posted = made(capacity=0)
-    for call_id, (kind, model, cost) in enumerate(
-        [("tool", "", None), ("inference", "a", PAID), ("inference", "a", None)] * 2
-    ):
-        ledger.start(call_id, kind, model, 0.0)
-        ledger.end(call_id, 1.0, USED, cost=cost)
+    for _ in range(2):
+        call(ledger, 0.0, 1.0, kind="tool", model="")
+        call(ledger, 0.0, 1.0, model="a", cost=PAID)
+        call(ledger, 0.0, 1.0, model="a")
     ledger.close()
     assert [(post.kind, post.model, post.calls, post.usd) for post in posted] == [
         ("tool", "", 2, None),
@@ -293,8 +260,7 @@ def test_kinds_models_and_unpriced_calls_are_folded_apart() -> None:
 def test_a_ledger_stays_bounded_whatever_models_are_named() -> None:
     ledger, posted = made(capacity=0)
     for number in range(1000):
-        ledger.start(number, "inference", f"model-{number}", 0.0)
-        ledger.end(number, 1.0, Usage(1, 1))
+        call(ledger, 0.0, 1.0, Usage(1, 1), model=f"model-{number}")
     ledger.close()
     assert len(posted) <= 300
     assert sum(post.input for post in posted) == 1000
@@ -326,16 +292,16 @@ def visited(visit: Callable[[], None]) -> Usage:
 
 def test_a_finaliser_that_closes_in_the_middle_of_a_fold_loses_nothing() -> None:
     ledger, posted = made(capacity=0)
-    call(ledger, 1, 0.0, 1.0, Usage(1, 1))
-    call(ledger, 2, 0.0, 1.0, visited(ledger.close))
+    call(ledger, 0.0, 1.0, Usage(1, 1))
+    call(ledger, 0.0, 1.0, visited(ledger.close))
     assert rows(posted) == [(Fate.DELIVERED, 11, 6, 2)]
     assert ledger.totals()[Fate.DELIVERED].input == 11
 
 
 def test_a_finaliser_that_ends_a_call_in_the_middle_of_a_fold_loses_nothing() -> None:
     ledger, posted = made(capacity=0)
-    call(ledger, 1, 0.0, 1.0, Usage(1, 1))
-    call(ledger, 2, 0.0, 1.0, visited(lambda: call(ledger, 3, 0.0, 1.0)))
+    call(ledger, 0.0, 1.0, Usage(1, 1))
+    call(ledger, 0.0, 1.0, visited(lambda: call(ledger, 0.0, 1.0)))
     ledger.close()
     assert rows(posted) == [(Fate.DELIVERED, 111, 66, 3)]
 
@@ -345,9 +311,9 @@ def test_a_finaliser_that_closes_and_ends_a_call_loses_nothing() -> None:
 
     def visit() -> None:
         ledger.abandon(0.5, "shutdown")
-        call(ledger, 3, 0.75, 1.0)
+        call(ledger, 0.75, 1.0)
 
-    call(ledger, 2, 0.0, 1.0, visited(visit))
+    call(ledger, 0.0, 1.0, visited(visit))
     assert sum(post.input for post in posted) == 110
     totals = ledger.totals()
     assert totals[Fate.SUNK].input + totals[Fate.WASTED].input == 110
@@ -356,13 +322,13 @@ def test_a_finaliser_that_closes_and_ends_a_call_loses_nothing() -> None:
 def test_a_posting_callback_may_use_the_ledger() -> None:
     posted: list[Posting] = []
 
-    def post(posting: Posting) -> None:
-        posted.append(posting)
+    def post(postings: list[Posting]) -> None:
+        posted.extend(postings)
         if len(posted) == 1:
-            call(ledger, 2, 9.0, 10.0)
+            call(ledger, 9.0, 10.0)
 
     ledger = Ledger(post)
-    call(ledger, 1, 0.0, 1.0)
+    call(ledger, 0.0, 1.0)
     ledger.abandon(5.0, "killed")
     assert [post.fate for post in posted] == [Fate.SUNK, Fate.WASTED]
 
@@ -371,12 +337,12 @@ def test_threads_that_end_calls_while_the_run_is_abandoned_lose_none() -> None:
     ledger, posted = made(capacity=16)
     ready = threading.Barrier(5)
 
-    def work(base: int) -> None:
+    def work() -> None:
         ready.wait()
         for number in range(400):
-            call(ledger, base + number, number * 1.0, number + 1.0, Usage(3, 2))
+            call(ledger, number * 1.0, number + 1.0, Usage(3, 2))
 
-    threads = [threading.Thread(target=work, args=(n * 1000,)) for n in range(4)]
+    threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     ready.wait()

@@ -9,9 +9,9 @@ from hangup.spend.ledger import Ledger, Posting
 from hangup.spend.usage import Usage
 
 
-def _spend(ledger: Ledger, call_id: int, at: float, tokens: int = 10) -> None:
-    ledger.start(call_id, "inference", "m", at)
-    ledger.end(call_id, at + 1, Usage(tokens, tokens))
+def _spend(ledger: Ledger, at: float, tokens: int = 10) -> None:
+    used = Usage(tokens, tokens)
+    ledger.enter(("inference", "m", at, None, at + 1, used, None, None, None))
 
 
 @pytest.mark.parametrize("capacity", [0, 1, 512], ids=["folded", "half", "kept"])
@@ -22,10 +22,10 @@ def test_a_grandchild_that_closes_after_its_parent_loses_nothing(
     """Its books, folded or not, go past its parent to whoever has that one's."""
     posted: list[Posting] = []
     root, child, grandchild = (
-        Ledger(posted.append, capacity=capacity) for _ in range(3)
+        Ledger(posted.extend, capacity=capacity) for _ in range(3)
     )
-    for call_id in range(3):
-        _spend(grandchild, call_id, at=call_id)
+    for at in range(3):
+        _spend(grandchild, at)
     root.absorb(child)
     if late:
         root.abandon(1.0, "killed")

@@ -19,7 +19,7 @@ from hangup.spend.usage import Usage
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a generated history. ``noticed`` orders its end among events."""
+    """A call of a generated history."""
 
     kind: str
     model: str
@@ -28,7 +28,6 @@ class Call:
     first_token: float | None
     usage: Usage | None
     cost: Cost | None
-    dropped: bool
 
     @property
     def end(self) -> float:
@@ -56,7 +55,6 @@ calls = st.builds(
     first_token=st.none() | instants,
     usage=st.none() | st.builds(Usage, counts, counts),
     cost=st.none() | st.builds(Cost, dollars, dollars),
-    dropped=st.sampled_from([False, False, False, True]),
 )
 moments = st.builds(
     # Told at the moment or up to 20 s late, so that calls end in between; calls that
@@ -83,30 +81,21 @@ def decide(ledger: Ledger, moment: Moment) -> None:
 def play(history: list[Call], told: list[Moment], capacity: int) -> list[Posting]:
     """Drive a ledger through a history in the order in which things happen."""
     posted: list[Posting] = []
-    ledger = Ledger(posted.append, capacity=capacity)
+    ledger = Ledger(posted.extend, capacity=capacity)
     events: list[tuple[float, int, int]] = []
     for number, call in enumerate(history):
-        events += [(call.start, 0, number), (call.end, 1, number)]
+        events.append((call.end, 1, number))
     events += [(moment.told, 2, number) for number, moment in enumerate(told)]
     for at, event, number in sorted(events):
         if event == 2:
             decide(ledger, told[number])
             continue
         call = history[number]
-        if event == 0:
-            ledger.start(number, call.kind, call.model, at, number)
-        elif call.dropped:
-            ledger.drop(number)
-        else:
-            ledger.end(
-                number,
-                at,
-                call.usage,
-                first_token=call.first_token,
-                cost=call.cost,
-            )
+        began = call.start
+        first = None if call.first_token is None else began + call.first_token
+        what, used = (call.kind, call.model), (call.usage, call.cost)
+        ledger.enter((*what, began, first, at, *used, number, None))
     ledger.close()
-    assert ledger.open_calls == 0
     for fate, total in ledger.totals().items():
         of_fate = [post for post in posted if post.fate is fate]
         assert total.input == sum(post.input for post in of_fate)
@@ -120,8 +109,6 @@ def used(history: list[Call]) -> tuple[Counter[str], Decimal]:
     tokens: Counter[str] = Counter()
     money = Decimal(0)
     for call in history:
-        if call.dropped:
-            continue
         tokens["calls"] += 1
         if call.usage is not None:
             tokens["input"] += call.usage.input or 0
@@ -145,7 +132,7 @@ def test_delivered_sunk_wasted_and_after_sum_to_what_was_used(
     assert sum(post.output for post in posted) == tokens["output"]
     assert sum(post.calls for post in posted) == tokens["calls"]
     assert sum(post.usd for post in posted if post.usd is not None) == money
-    seconds = sum(call.duration for call in history if not call.dropped)
+    seconds = sum(call.duration for call in history)
     assert math.isclose(sum(post.seconds for post in posted), seconds, abs_tol=1e-6)
     assert all(post.input >= 0 and post.output >= 0 for post in posted)
     assert all(post.usd is None or post.usd >= 0 for post in posted)
@@ -186,9 +173,6 @@ def test_each_call_is_posted_once_and_split_at_the_first_moment_told(
     posted = play(history, told, 512)
     for number, call in enumerate(history):
         mine = [post for post in posted if post.span_context == number]
-        if call.dropped:
-            assert mine == []
-            continue
         assert sum(post.calls for post in mine) == 1
         got: Counter[Fate] = Counter()
         for post in mine:
@@ -204,13 +188,12 @@ def test_each_call_is_posted_once_and_split_at_the_first_moment_told(
 def test_a_fold_divides_like_its_interval_when_t0_falls_inside(
     history: list[Call], t0: float
 ) -> None:
-    ours = [call for call in history if not call.dropped]
-    last = max((call.end for call in ours), default=0.0)
+    last = max(call.end for call in history)
     posted = play(history, [Moment("abandon", t0, max(last, t0) + 1.0)], 0)
-    for kind, model, priced in {(c.kind, c.model, c.cost is not None) for c in ours}:
+    for kind, model, priced in {(c.kind, c.model, c.cost is not None) for c in history}:
         fold = [
             call
-            for call in ours
+            for call in history
             if (call.kind, call.model, call.cost is not None) == (kind, model, priced)
         ]
         start, end = min(c.start for c in fold), max(c.end for c in fold)

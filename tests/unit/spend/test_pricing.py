@@ -12,21 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hangup.errors import ConfigError
-from hangup.otel.prices import _CachedRates, load_genai_prices
+from hangup.otel.prices import _CachedRates, load_pricer
 from hangup.spend.pricing import (
     Cost,
-    Price,
-    PriceBook,
-    PriceFn,
     Rates,
     cost,
-    cost_of,
     share_usd,
 )
 from hangup.spend.usage import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    Priced = Callable[[str, Usage], Decimal | None]
 
 USD = Decimal
 RATES = Rates(USD("2.5"), USD(10), cache_read_per_mtok=USD("1.25"))
@@ -114,44 +112,11 @@ def test_rates_may_be_written_as_text_or_numbers() -> None:
     assert Rates("0.1", 0.1) == Rates(USD("0.1"), USD("0.1"))  # type: ignore[arg-type]
 
 
-def test_the_first_lookup_that_knows_a_model_wins() -> None:
-    book = PriceBook({"mine": RATES}.get, {"mine": Rates(USD(9)), "b": RATES}.get)
-    usage = Usage(1_000_000, 0)
-    assert [book(model, usage) for model in ("mine", "b", "c")] == [
-        USD("2.5"),
-        USD("2.5"),
-        None,
-    ]
-    assert book.cost("c", usage) is None
-
-
-def test_a_price_book_is_a_price_and_a_price_function() -> None:
-    price: Price = PriceBook({"m": RATES}.get)
-    function: PriceFn = price
-    assert function("m", Usage(1_000_000, 0)) == USD("2.5")
-    assert cost_of(function, "m", Usage(0, 1_000_000)) == Cost(USD(0), USD(10))
-
-
-def test_a_plain_function_is_divided_by_asking_for_the_call_without_output() -> None:
-    book = PriceBook({"m": RATES}.get)
-    usage = Usage(1_000_000, 50, cache_read=100, reasoning=3)
-    assert cost_of(book.__call__, "m", usage) == book.cost("m", usage)
-    assert cost_of(book.__call__, "unknown", usage) is None
-    assert cost_of(book.__call__, "m", Usage(8, 0)) == book.cost("m", Usage(8, 0))
-
-
-def test_a_plain_function_with_a_minimum_charge_is_all_output() -> None:
-    def odd(model: str, usage: Usage) -> Decimal | None:
-        return USD(1) if usage.output else USD(2)
-
-    assert cost_of(odd, "m", Usage(8, 8)) == Cost(USD(0), USD(1))
-
-
 def test_the_decimal_context_of_the_application_does_not_matter() -> None:
     usage = Usage(123_457, 98_765, cache_read=1_234)
-    expected = PriceBook({"m": RATES}.get)("m", usage)
+    expected = cost(RATES, usage)
     with localcontext(Context(prec=3, traps=[Inexact])):
-        assert PriceBook({"m": RATES}.get)("m", usage) == expected
+        assert cost(RATES, usage) == expected
         assert share_usd(USD("0.123456789"), 1, 3) == (
             USD("0.041152263"),
             USD("0.082304526"),
@@ -177,10 +142,14 @@ def test_a_share_is_never_more_than_the_amount() -> None:
 
 
 @pytest.fixture(scope="module")
-def book() -> PriceBook:
-    prices = load_genai_prices()
-    assert prices is not None
-    return prices
+def priced() -> Priced:
+    pricer = load_pricer()
+
+    def price(model: str, usage: Usage) -> Decimal | None:
+        found = pricer.cost(model, usage)
+        return None if found is None else found.total
+
+    return price
 
 
 @pytest.mark.parametrize(
@@ -204,7 +173,7 @@ def book() -> PriceBook:
     ],
 )
 def test_cached_rates_agree_with_genai_prices(
-    book: PriceBook, model: str, usage: Usage
+    priced: Priced, model: str, usage: Usage
 ) -> None:
     provider, _, name = model.rpartition("/")
     theirs = genai_prices.calc_price(
@@ -218,23 +187,25 @@ def test_cached_rates_agree_with_genai_prices(
         name,
         provider_id=provider or None,
     )
-    assert book(model, usage) == theirs.total_price
+    assert priced(model, usage) == theirs.total_price
 
 
-def test_a_model_is_found_with_its_provider_in_front(book: PriceBook) -> None:
+def test_a_model_is_found_with_its_provider_in_front(priced: Priced) -> None:
     usage = Usage(1_000_000, 0)
-    assert book("openai/text-embedding-3-small", usage) == USD("0.02")
-    assert book("openai/gpt-4o", usage) == book("gpt-4o", usage)
+    assert priced("openai/text-embedding-3-small", usage) == USD("0.02")
+    assert priced("openai/gpt-4o", usage) == priced("gpt-4o", usage)
 
 
 @pytest.mark.parametrize("model", ["", "fake-model", "nobody/gpt-4o", "/", "whisper-1"])
-def test_an_unknown_model_has_no_price(book: PriceBook, model: str) -> None:
-    assert book(model, Usage(1, 1)) is None
+def test_an_unknown_model_has_no_price(priced: Priced, model: str) -> None:
+    assert priced(model, Usage(1, 1)) is None
 
 
-def test_without_genai_prices_there_is_no_book(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_genai_prices_nothing_has_a_price(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "genai_prices", None)
-    assert load_genai_prices() is None
+    assert load_pricer().cost("gpt-4o", Usage(1, 1)) is None
 
 
 def derive_counting(
