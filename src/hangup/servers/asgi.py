@@ -56,16 +56,16 @@ of the two modes, which is never less than observe on the word of the request.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Any
 
 from hangup import config
-from hangup.core.unwind import is_residue, stems_from_stop
-from hangup.errors import RunAbandoned, Stop
+from hangup.core.unwind import is_residue
 from hangup.servers import _asgi_lifespan, _asgi_servers, _asgi_settle
 from hangup.servers._asgi_http import HttpExchange
 from hangup.servers._asgi_terms import RouteSettings, Terms
 from hangup.servers._asgi_websocket import SocketExchange
+from hangup.servers._common_exchange import ends_here
+from hangup.servers._common_farewell import shut_down
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -79,8 +79,6 @@ if TYPE_CHECKING:
     App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 __all__ = ["HangupMiddleware", "RouteSettings"]
-
-_logger = logging.getLogger("hangup.servers.asgi")
 
 _MARK = "hangup.middleware"
 
@@ -156,7 +154,6 @@ class HangupMiddleware:
             grace=grace,
             background_in_run=background_in_run,
         )
-        self._warned = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection. Never raises a stop."""
@@ -186,14 +183,14 @@ class HangupMiddleware:
                     await self.app(scope, exchange.receiving(), exchange.send)
                 except asyncio.CancelledError as error:
                     if _asgi_lifespan.cut_by_shutdown(error):
-                        _asgi_lifespan.shut_down(run)
+                        shut_down(run)
                     elif _cut_by_others(run) and _asgi_servers.going_down(send):
-                        _asgi_lifespan.shut_down(run)
+                        shut_down(run)
                         exchange.heads_only = await _asgi_servers.release(send)
                     raise
                 exchange.returned()
         except BaseException as error:
-            if not (_ends_here(error) or (is_residue(error) and exchange.stopped)):
+            if not (ends_here(error) or (is_residue(error) and exchange.stopped)):
                 raise
             stop = error
         finally:
@@ -205,12 +202,7 @@ class HangupMiddleware:
             if opening is not None:
                 scope[_MARK] = True
             return opening
-        if self._terms.given and not self._warned:
-            self._warned = True
-            _logger.warning(
-                "a HangupMiddleware stands inside another one; its settings have no "
-                "effect. Give them to the outer one, by route"
-            )
+        self._terms.stands_inside()
         return None
 
 
@@ -218,10 +210,3 @@ def _cut_by_others(run: Run) -> bool:
     """Whether the running task, the run's own, has a cancel that is not from hangup."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > run.work.cancels
-
-
-def _ends_here(error: BaseException) -> bool:
-    """Whether an exception is a stop: what it was for has been done, or is now."""
-    if isinstance(error, BaseExceptionGroup):
-        return stems_from_stop(error)
-    return isinstance(error, (Stop, RunAbandoned))
