@@ -51,6 +51,7 @@ class Work:
         "_settled",
         "_stopping",
         "_swallowed",
+        "_told",
         "_waiter",
         "cancels",
         "left",
@@ -76,6 +77,7 @@ class Work:
         self._late_refusals = 0
         self._swallowed = False
         self._settled = False
+        self._told = False  # observers know of the abandonment
         self._stopping: list[asyncio.Task[Any]] = []
         self._order = levels.Order()
         self._leftover_timer: Timer | None = None
@@ -181,15 +183,14 @@ class Work:
 
     def thread_changed(self, by: int) -> None:
         """Count a thread that works for the run and cannot be interrupted."""
-        left: list[Work] = []
+        works: list[Work] = []
         with self.tree.lock:
             run: Run | None = self.run
             while run is not None:
                 work, run = run.work, run.parent
                 work.threads += by
-                if work.left:
-                    left.append(work)
-        for work in left:
+                works.append(work)
+        for work in works:
             work.settle_if_idle()
 
     def take_signal(self) -> bool:
@@ -205,10 +206,8 @@ class Work:
             # It may end with the stop and nobody to await it: not worth a log line.
             task.add_done_callback(retrieve)
             return False
-        if self._swallowed:
-            return False
-        self._swallowed = True
-        return True
+        before, self._swallowed = self._swallowed, True
+        return not before
 
     def late_refusal(self) -> int:
         """Count a refusal after the scope was left; return how many there were."""
@@ -230,7 +229,10 @@ class Work:
         )
 
     def abandoned(self) -> None:
-        """Begin to stop. Called on any thread, right after the abandonment."""
+        """Begin to stop. Called on any thread, once observers know why."""
+        self._told = True
+        if self.run.closed_at is not None:
+            self.settle_if_idle()
         if not self.acts or self.left:
             return
         if self.loop is None:
@@ -343,7 +345,8 @@ class Work:
     def settle_if_idle(self) -> None:
         """Report the run as settled if it is abandoned and nothing of it runs."""
         abandonment = self.run.token.abandonment
-        if abandonment is None or abandonment.inherited or not self.left:
+        over = self.left and self._told
+        if not over or abandonment is None or abandonment.inherited:
             return
         # Not what is open on the scope's own task: that has left, and a stream it
         # dropped half-way may be ended by nobody.
@@ -355,8 +358,7 @@ class Work:
         """Give up waiting: say how much did not stop."""
         busy = self.tree.busy(self.encloses)
         stuck = max(len(busy), len(self._stopping)) + self.threads
-        if not self.left and self.task not in busy:
-            stuck += 1
+        stuck += not self.left and self.task not in busy
         # At least one: a call that is open on a task which serves others too.
         self._settle(max(1, stuck))
 
