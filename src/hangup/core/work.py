@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from hangup import config
 from hangup.config import Mode
 from hangup.core import levels, registry
+from hangup.core.alarm import Alarm
 from hangup.core.cause import Cause
 from hangup.core.current import POSITION
 from hangup.core.interrupt import awaited_outside, interrupt, retrieve
@@ -27,7 +28,6 @@ from hangup.core.tree import Tree, current_task
 if TYPE_CHECKING:
     from contextvars import Context
 
-    from hangup.core.clock import Timer
     from hangup.core.run import Run
 
 LEFTOVERS_AFTER = 0.25
@@ -80,8 +80,8 @@ class Work:
         self._told = False  # observers know of the abandonment
         self._stopping: list[asyncio.Task[Any]] = []
         self._order = levels.Order()
-        self._leftover_timer: Timer | None = None
-        self._report_timer: Timer | None = None
+        self._leftover_timer = Alarm()
+        self._report_timer = Alarm()
         self._waiter: asyncio.Future[None] | None = None
 
     # The scope
@@ -255,18 +255,15 @@ class Work:
             and not self.tree.hold_back(task, self._stop_scope)
         ):
             self._interrupt(task)
-        if self._leftover_timer is None:
-            clock = self.run.clock
-            self._leftover_timer = clock.call_at(
-                clock.monotonic() + LEFTOVERS_AFTER, self.stop_leftovers
-            )
+        clock = self.run.clock
+        at = clock.monotonic() + LEFTOVERS_AFTER
+        self._leftover_timer.arm(clock, at, self.stop_leftovers)
         self._arm_report()
 
     def _arm_report(self) -> None:
-        if self._report_timer is None and not self._settled:
-            clock = self.run.clock
-            at = clock.monotonic() + self.tree.patience(config.current().settle)
-            self._report_timer = clock.call_at(at, self._report)
+        clock = self.run.clock
+        at = clock.monotonic() + self.tree.patience(config.current().settle)
+        self._report_timer.arm(clock, at, self._report)
 
     def _interrupt(self, task: asyncio.Task[Any]) -> bool:
         """Cancel a task of this loop, unless it has had its signal; see ``levels``."""
@@ -368,9 +365,8 @@ class Work:
                 return
             self._settled = True
             waiter, loop = self._waiter, self.loop
-        for timer in (self._leftover_timer, self._report_timer):
-            if timer is not None:
-                timer.cancel()
+        self._leftover_timer.stop()
+        self._report_timer.stop()
         registry.notify("settled", self.run, unsettled)
         if waiter is not None and loop is not None:
             with contextlib.suppress(RuntimeError):  # closed: nobody waits any more
