@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from hangup.core.current import Position, Shield, enter, position
 from hangup.core.deadline import Deadline
 from hangup.core.interrupt import retrieve
+from hangup.core.levels import begins
 from hangup.errors import ApprovalDenied, ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from hangup.core.run import Run
 
 T = TypeVar("T")
 
@@ -82,21 +86,14 @@ async def irreversible(
         if run is not None:
             run.check(needs)
 
-    async def perform() -> Any:
-        result = action(*args, **kwargs)
-        if inspect.isawaitable(result):
-            return await result
-        return result
-
     shield = Shield("irreversible", Deadline())
-    leave = enter(Position(run, shield))
+    step = partial(action, *args, **kwargs)
     held = None if run is None else run.work.tree.shield()
     try:
-        return await _finish(asyncio.ensure_future(perform()))
+        return await _finish(asyncio.ensure_future(_perform(step, run, needs, shield)))
     finally:
         # What the step has left behind is no part of it.
         shield.deadline = Deadline.after(0, shield.deadline.clock)
-        leave()
         if run is not None:
             run.work.tree.unshield(held)
 
@@ -111,8 +108,21 @@ def _not_a_function(action: object) -> ArgumentError:
     return ArgumentError("hangup.irreversible", repr(action), remedy)
 
 
+async def _perform(
+    step: Callable[[], Any], run: Run | None, needs: float, shield: Shield
+) -> Any:
+    if run is not None:
+        run.check(needs)  # once more: the loop may have been long in coming here
+    enter(Position(run, shield))  # of this task: it ends with it
+    result = step()
+    return await result if inspect.isawaitable(result) else result
+
+
 async def _finish(task: asyncio.Task[T]) -> T:
-    """Await ``task`` to its end through any number of cancels, then let them out."""
+    """Await ``task`` to its end through any number of cancels, then let them out.
+
+    One that comes before it has begun keeps it from that.
+    """
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
@@ -120,8 +130,13 @@ async def _finish(task: asyncio.Task[T]) -> T:
         except asyncio.CancelledError as error:
             if task.cancelled():
                 raise
+            if begins(task.get_coro()):  # nothing was done yet
+                task.cancel()
+                raise
             cancelled = error
-        except BaseException:  # noqa: BLE001  the task's own; read from it below
+        except BaseException:
+            if not task.done():  # not the task's own: we are being closed
+                raise
             break
     if cancelled is not None:
         retrieve(task)
