@@ -21,13 +21,14 @@ from hangup.config import Mode
 from hangup.core import levels, registry
 from hangup.core.alarm import Alarm
 from hangup.core.cause import Cause
-from hangup.core.current import POSITION
+from hangup.core.current import POSITION, seen
 from hangup.core.interrupt import awaited_outside, interrupt, retrieve
 from hangup.core.tree import Tree, current_task
 
 if TYPE_CHECKING:
     from contextvars import Context
 
+    from hangup.core.generators import Hold
     from hangup.core.run import Run
 
 LEFTOVERS_AFTER = 0.25
@@ -54,6 +55,7 @@ class Work:
         "_told",
         "_waiter",
         "cancels",
+        "hold",
         "left",
         "level",
         "loop",
@@ -71,6 +73,7 @@ class Work:
         self.task: asyncio.Task[Any] | None = None
         self.level: Any = None
         self.thread_id = 0
+        self.hold: Hold | None = None
         self.left = False
         self.cancels = 0
         self.threads = 0
@@ -135,7 +138,7 @@ class Work:
         It does on tasks born in the run and on threads it started. Elsewhere, a
         ``BaseException`` would kill a worker that serves others.
         """
-        here = POSITION.get()
+        here = seen(POSITION.get())
         if here is None or here.run is None or here.run.root is not self.run.root:
             return False
         ident = threading.get_ident()
@@ -155,7 +158,7 @@ class Work:
             task = asyncio.current_task()
         except RuntimeError:  # no event loop
             task = None
-        born = POSITION.get()
+        born = seen(POSITION.get())
         if (
             born is not None
             and born.shield is not None
@@ -277,7 +280,8 @@ class Work:
                 if not self.tree.hold_back(one, partial(self._interrupt, one)):
                     self._interrupt(one)
             return True
-        if levels.unready(task, self.level):
+        hold = None if self._settled else self.hold
+        if levels.unready(task, self.level) or (hold and hold.lends(task)):
             task.get_loop().call_later(AGAIN_AFTER, self._interrupt, task)
             return True
         if not self.tree.signal(task):
