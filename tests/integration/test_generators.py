@@ -39,8 +39,8 @@ pytestmark = pytest.mark.timeout(90)
 
 # Slow enough that nobody hears the end, and that a hundred are no load.
 TALK = Script(tokens=400, input_tokens=20, rate=4, first_token=0.05)
-# As its loop shuts down, asyncio closes all generators at once; the clients' close those
-# inside them, and find that they are being closed. Ours are functions, or the agent's.
+# As its loop shuts down, asyncio closes all generators at once; those of the clients
+# close others, and find that these are being closed. Ours are functions, or Agent's.
 CLIENTS = re.compile(r"closing of asynchronous generator <\S+ object (?!Agent)[A-Z]")
 
 
