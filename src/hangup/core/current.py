@@ -99,9 +99,11 @@ def set_bridge(bridge: ContextBridge | None) -> None:
 def position() -> Position | None:
     """Return the position of the present task or thread, if any."""
     bridge = _Bridge.value
-    if bridge is not None and (found := bridge.read()) is not None:
-        return seen(found)
-    return seen(POSITION.get())
+    found = None if bridge is None else bridge.read()
+    if found is None:
+        found = POSITION.get()
+    # Asked at every span: no further frame of Python, but for generators.
+    return found if found is None or found.hold is None else seen(found)
 
 
 def seen(found: Position | None) -> Position | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from hangup.core.current import Position, Shield, enter, position
 from hangup.core.deadline import Deadline
 from hangup.core.interrupt import retrieve
-from hangup.core.levels import begins
+from hangup.core.tree import current_task
 from hangup.errors import ApprovalDenied, ArgumentError
 
 if TYPE_CHECKING:
@@ -86,16 +86,45 @@ async def irreversible(
         if run is not None:
             run.check(needs)
 
-    shield = Shield("irreversible", Deadline())
-    step = partial(action, *args, **kwargs)
+    step = _Step(run, needs, partial(action, *args, **kwargs))
     held = None if run is None else run.work.tree.shield()
     try:
-        return await _finish(asyncio.ensure_future(_perform(step, run, needs, shield)))
+        return await _finish(asyncio.ensure_future(step.perform()))
     finally:
-        # What the step has left behind is no part of it.
-        shield.deadline = Deadline.after(0, shield.deadline.clock)
+        step.over()
         if run is not None:
             run.work.tree.unshield(held)
+
+
+class _Step:
+    """What is done on a task of its own, if it may still begin when that starts.
+
+    The loop may be long in coming to it, and what came meanwhile came before it.
+    """
+
+    def __init__(
+        self, run: Run | None, needs: float, action: Callable[[], Any]
+    ) -> None:
+        self._run = run
+        self._needs = needs
+        self._action = action
+        self._shield = Shield("irreversible", Deadline())
+        self._caller = current_task()
+        self._level = 0 if self._caller is None else self._caller.cancelling()
+
+    async def perform(self) -> Any:
+        caller = self._caller
+        if caller is not None and caller.cancelling() > self._level:
+            raise asyncio.CancelledError
+        if self._run is not None:
+            self._run.check(self._needs)
+        enter(Position(self._run, self._shield))  # of this task: it ends with it
+        result = self._action()
+        return await result if inspect.isawaitable(result) else result
+
+    def over(self) -> None:
+        """Note that it has ended: what it has left behind is no part of it."""
+        self._shield.deadline = Deadline.after(0, self._shield.deadline.clock)
 
 
 def _not_a_function(action: object) -> ArgumentError:
@@ -108,30 +137,14 @@ def _not_a_function(action: object) -> ArgumentError:
     return ArgumentError("hangup.irreversible", repr(action), remedy)
 
 
-async def _perform(
-    step: Callable[[], Any], run: Run | None, needs: float, shield: Shield
-) -> Any:
-    if run is not None:
-        run.check(needs)  # once more: the loop may have been long in coming here
-    enter(Position(run, shield))  # of this task: it ends with it
-    result = step()
-    return await result if inspect.isawaitable(result) else result
-
-
 async def _finish(task: asyncio.Task[T]) -> T:
-    """Await ``task`` to its end through any number of cancels, then let them out.
-
-    One that comes before it has begun keeps it from that.
-    """
+    """Await ``task`` to its end through any number of cancels, then let them out."""
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError as error:
             if task.cancelled():
-                raise
-            if begins(task.get_coro()):  # nothing was done yet
-                task.cancel()
                 raise
             cancelled = error
         except BaseException:

@@ -63,7 +63,7 @@ def unready(task: asyncio.Task[Any], since: Any = None) -> bool:
     take a turn, anyio's own checkpoints stand behind one, and take a cancel well.) And
     where it has not begun: what it was to run would never be awaited.
     """
-    if begins(task.get_coro()):
+    if _begins(task.get_coro()):
         return True
     waiter = getattr(task, "_fut_waiter", None)
     if waiter is None or waiter.done():
@@ -79,8 +79,7 @@ def unready(task: asyncio.Task[Any], since: Any = None) -> bool:
     return False
 
 
-def begins(coroutine: object) -> bool:
-    """Whether nothing of ``coroutine`` has run yet."""
+def _begins(coroutine: object) -> bool:
     return (
         inspect.iscoroutine(coroutine)
         and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED

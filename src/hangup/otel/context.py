@@ -31,7 +31,9 @@ def position_in(context: Context | None) -> Position | None:
     """Return the position in ``context``; of the present code where it says nothing."""
     where = get_current() if context is None else context
     found: Position | None = where.get(POSITION_KEY)  # type: ignore[assignment]  # ours
-    return seen(POSITION.get() if found is None else found)
+    if found is None:
+        found = POSITION.get()
+    return found if found is None or found.hold is None else seen(found)
 
 
 def run_in(context: Context | None) -> Run | None:

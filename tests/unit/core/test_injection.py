@@ -157,6 +157,8 @@ def test_a_cancel_from_outside_wins_and_leaves_nothing(
         if program not in KEEP_A_CANCEL or visit is outside_cancel:
             assert bench.request.cancelled() == bench.in_time, at
             assert bench.request.cancelling() == int(bench.in_time), at
+        after = set(bench.done[bench.mark :])
+        assert not bench.in_time or after <= LET_FINISH, at
         finished_what_was_begun(bench)
 
 

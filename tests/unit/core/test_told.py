@@ -1,0 +1,71 @@
+"""In which order observers hear of a run, though one of them acts on what it hears."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+from support.core import in_loop, opened, witness
+
+import hangup
+from hangup.core import registry
+from hangup.core.registry import RunObserver
+from hangup.testing import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hangup.core.run import Run
+
+
+class Books(RunObserver):
+    """Ends the calls of a run as soon as it hears that it was abandoned."""
+
+    def __init__(self) -> None:
+        self.open: list[int] = []
+
+    def abandoned(self, run: Run) -> None:
+        for number in self.open:
+            run.work.call_closed(number)
+
+
+@pytest.fixture
+def books() -> Iterator[Books]:
+    kept = Books()
+    registry.add_observer(kept)
+    yield kept
+    registry.remove_observer(kept)
+
+
+@in_loop
+async def fails(books: Books) -> None:
+    with contextlib.suppress(ValueError):
+        async with hangup.run(name="fails") as run:
+            books.open.append(run.work.call_opened())
+            raise ValueError
+
+
+def test_nobody_hears_that_a_run_has_settled_before_that_it_was_abandoned(
+    books: Books,
+) -> None:
+    with witness() as seen:
+        fails(books)
+    assert [event[0] for event in seen.events] == [
+        *("started", "abandoned", "closed", "settled")
+    ]
+
+
+def test_a_run_that_is_abandoned_after_it_closed_settles_once_all_have_heard(
+    books: Books,
+) -> None:
+    """A server may leave the scope before it knows whether the answer arrived."""
+    scope = hangup.run(name="served", server=True, clock=FakeClock())
+    with witness() as seen:
+        run = opened(scope)
+        books.open.append(run.work.call_opened())
+        scope.__exit__(None, None, None)
+        run.cancel("disconnect")
+    assert [event[0] for event in seen.events] == [
+        *("started", "closed", "abandoned", "settled")
+    ]
