@@ -305,6 +305,23 @@ async def test_a_spending_call_of_its_consumer_is_not_its_own() -> None:
     assert outer.delivered_at is not None
 
 
+@in_loop
+async def test_a_cleanup_that_takes_too_long_never_hits_its_consumer() -> None:
+    async def stream() -> Stream:
+        async with hangup.cleanup(budget=1.0, clock=clock):
+            yield 1
+            await asyncio.sleep(0)
+            yield 2
+
+    clock = FakeClock()
+    task = asyncio.current_task()
+    assert task is not None
+    async for _ in stream():
+        asyncio.get_running_loop().call_soon(clock.advance, 1.0)
+        await settle()
+        assert task.cancelling() == 0
+
+
 # How it may end
 
 
