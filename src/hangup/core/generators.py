@@ -105,7 +105,7 @@ def hold() -> Hold | None:
 
 
 def _is_between(frame: FrameType) -> bool:
-    name = frame.f_globals.get("__name__", "")
+    name = str(frame.f_globals.get("__name__"))
     if name == _MANAGERS or name.startswith(_OURS):
         return True
     if not frame.f_code.co_flags & inspect.CO_ASYNC_GENERATOR:

@@ -83,14 +83,14 @@ def test_a_task_that_swallows_its_cancel_is_reported_whatever_comes_first(
     tracer: Tracer,
 ) -> None:
     explorer = Explorer(Plot(tracer, stubborn=True))
-    explorer.systematic(300)
+    explorer.systematic(250)
 
 
 def test_a_caller_may_leave_and_come_back_at_any_turn(tracer: Tracer) -> None:
     plot = Plot(tracer, grace=5.0)
     explorer = Explorer(plot)
-    explorer.systematic(300)
-    explorer.seeded(range(100), 0.3)
+    explorer.systematic(250)
+    explorer.seeded(range(80), 0.3)
     assert plot.causes["disconnect"] > 50
 
 
@@ -103,7 +103,7 @@ def test_metrics_reconcile_whatever_comes_first() -> None:
             assert recorded.total(names.TOKENS) == used[0]
             assert recorded.total(names.METERED_TOKENS) == used[0]
 
-        Explorer(scenario).seeded(range(60), 0.2)
+        Explorer(scenario).seeded(range(50), 0.2)
 
 
 # The explorer finds what is planted
