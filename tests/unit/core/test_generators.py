@@ -291,6 +291,20 @@ async def test_a_stop_that_came_meanwhile_waits_for_the_generator_to_go_on() -> 
 
 
 @in_loop
+async def test_a_stop_that_waits_is_forgotten_where_the_generator_is_closed() -> None:
+    source = Source()
+    values = source.stream()
+    await anext(values)
+    source.runs[0].cancel("killed")
+    await settle()  # it has looked once, and would look again
+    await values.aclose()
+    await asyncio.sleep(0.03)
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+@in_loop
 async def test_a_spending_call_of_its_consumer_is_not_its_own() -> None:
     source = Source()
     async with hangup.run(name="outer") as outer:
