@@ -69,3 +69,16 @@ def test_a_run_that_is_abandoned_after_it_closed_settles_once_all_have_heard(
     assert [event[0] for event in seen.events] == [
         *("started", "closed", "abandoned", "settled")
     ]
+
+
+@in_loop
+async def test_a_call_left_open_on_the_scopes_own_task_holds_nothing_up() -> None:
+    """A stream that was dropped half-way may be ended by nobody."""
+    with witness() as seen:
+        with (
+            contextlib.suppress(ValueError),
+            hangup.run(name="drops", clock=FakeClock()) as run,
+        ):
+            run.work.call_opened()
+            raise ValueError
+        assert seen.of("settled") == [("settled", "drops", 0)]
