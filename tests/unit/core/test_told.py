@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
-from support.core import in_loop, opened, witness
+from support.core import for_ever, in_loop, opened, settle, spending, witness
 
 import hangup
 from hangup.core import registry
 from hangup.core.registry import RunObserver
+from hangup.errors import RunCancelled
 from hangup.testing import FakeClock
 
 if TYPE_CHECKING:
@@ -82,3 +84,37 @@ async def test_a_call_left_open_on_the_scopes_own_task_holds_nothing_up() -> Non
             run.work.call_opened()
             raise ValueError
         assert seen.of("settled") == [("settled", "drops", 0)]
+
+
+@in_loop
+async def test_a_task_that_was_stopped_and_still_cleans_up_has_not_settled() -> None:
+    cleaned = asyncio.Event()
+    runs: list[Run] = []
+
+    async def left_over(run: Run) -> None:
+        try:
+            with spending(run):
+                await for_ever()
+        finally:
+            await cleaned.wait()  # its call has ended, it has not
+
+    async def work() -> None:
+        async with hangup.run(name="leaves", clock=FakeClock()) as run:
+            runs.append(run)
+            tasks.append(asyncio.create_task(left_over(run)))
+            await for_ever()
+
+    tasks: list[asyncio.Task[None]] = []
+    with witness() as seen:
+        request = asyncio.create_task(work())
+        await settle()
+        runs[0].cancel()
+        await settle()
+        assert seen.of("closed") == [("closed", "leaves")]
+        assert seen.of("settled") == []
+        assert not request.done()
+        cleaned.set()
+        with pytest.raises(RunCancelled):
+            await request
+        assert tasks[0].cancelled()
+        assert seen.of("settled") == [("settled", "leaves", 0)]
