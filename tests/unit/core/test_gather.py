@@ -287,5 +287,5 @@ async def test_of_failures_in_one_turn_the_first_given_comes_out() -> None:
         raise ValueError(number)
 
     for _ in range(5):
-        with pytest.raises(ValueError, match="^0$"):
+        with pytest.raises(ValueError, match=r"^0$"):
             await hangup.gather(*(fail(number) for number in range(16)))
