@@ -271,17 +271,17 @@ class Work:
     def _interrupt(self, task: asyncio.Task[Any]) -> bool:
         """Cancel a task of this loop, unless it has had its signal; see ``levels``."""
         left = self.left and task is self.task
-        if left or task.done() or self.tree.signalled(task):
+        lent = self.hold is not None and self.hold.lends(task)
+        if left or task.done() or self.tree.signalled(task) or (lent and self._settled):
             return False
-        inner = levels.innermost(task, self.level)
+        inner = [] if lent else levels.innermost(task, self.level)
         if inner:
             levels.calm(task, self.level)
             for one in self._order.behind(inner, task, self._interrupt):
                 if not self.tree.hold_back(one, partial(self._interrupt, one)):
                     self._interrupt(one)
             return True
-        hold = None if self._settled else self.hold
-        if levels.unready(task, self.level) or (hold and hold.lends(task)):
+        if lent or levels.unready(task, self.level):
             task.get_loop().call_later(AGAIN_AFTER, self._interrupt, task)
             return True
         if not self.tree.signal(task):

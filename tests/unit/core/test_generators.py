@@ -9,6 +9,7 @@ import gc
 import logging
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 from opentelemetry import context as otel_context
 from opentelemetry.metrics import NoOpMeterProvider
@@ -265,6 +266,8 @@ async def test_the_stop_comes_where_the_generator_waits() -> None:
     consumer = asyncio.create_task(consume())
     await settle()
     runs[0].cancel("killed")
+    await settle()
+    assert consumer.done()  # at once
     with pytest.raises(RunCancelled):
         await consumer
     assert consumer.cancelling() == 0
@@ -302,6 +305,40 @@ async def test_a_stop_that_waits_is_forgotten_where_the_generator_is_closed() ->
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
+
+
+@in_loop
+async def test_nor_does_it_hit_a_task_group_of_its_consumer() -> None:
+    source, done = Source(), asyncio.Event()
+
+    async def work() -> None:
+        source.runs[0].cancel("killed")
+        await settle()
+        done.set()
+
+    async with contextlib.aclosing(source.stream()) as values:
+        async for _ in values:
+            async with anyio.create_task_group() as group:
+                group.start_soon(work)
+            break
+    assert done.is_set()
+
+
+@in_loop
+async def test_once_it_was_reported_the_consumer_is_left_alone_for_good() -> None:
+    clock = FakeClock()
+    source = Source(clock)
+    values = source.stream()
+    await anext(values)
+    source.runs[0].cancel("killed")
+    await settle()
+    asyncio.get_running_loop().call_soon(clock.advance, 60.0)
+    await asyncio.sleep(0.03)
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    with pytest.raises(RunAbandoned):
+        await anext(values)  # its next call is refused all the same
 
 
 @in_loop
