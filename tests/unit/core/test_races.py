@@ -302,7 +302,7 @@ OF_RUNS = [
 @pytest.mark.parametrize("scenario", OF_TOKENS)
 def test_tokens_agree_wherever_another_thread_comes_between(scenario: Scenario) -> None:
     explorer = Explorer(scenario)
-    explorer.systematic(2_000)
+    explorer.systematic(1_200)
     assert len(explorer.seen) > 200
 
 
@@ -311,8 +311,8 @@ def test_runs_end_once_wherever_another_thread_comes_between(
     scenario: Scenario,
 ) -> None:
     explorer = Explorer(scenario)
-    explorer.systematic(900)
-    assert len(explorer.seen) == 900
+    explorer.systematic(600)
+    assert len(explorer.seen) == 600
 
 
 # The explorer finds what is planted
