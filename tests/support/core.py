@@ -69,7 +69,8 @@ def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
             assert task.cancelling() == 0, "a cancel is left on the task"
             await settle()
 
-        asyncio.run(main())
+        # In no context that another test may have left a run open in.
+        contextvars.Context().run(asyncio.run, main())
         assert complaints == []
 
     return call

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from hangup.core.clock import Clock, Timer
+    from hangup.core.generators import Hold
     from hangup.core.run import Run
 
 
@@ -48,6 +49,7 @@ class CleanupScope:
         self._leave: Callable[[], None] | None = None
         self._task: asyncio.Task[object] | None = None
         self._timer: Timer | None = None
+        self._hold: Hold | None = None
         self._expired = False
         self._baseline = 0
 
@@ -62,7 +64,9 @@ class CleanupScope:
         deadline = Deadline.after(self._budget, clock)
         if self._run is not None:
             self._task = self._run.work.tree.shield()
-        self._leave = enter(Position(self._run, Shield("cleanup", deadline)))
+        here = Position(self._run, Shield("cleanup", deadline))
+        self._leave = enter(here)
+        self._hold = here.hold
 
     def _close(self) -> None:
         if self._leave is not None:
@@ -90,6 +94,8 @@ class CleanupScope:
         clock = self._clock if self._run is None else self._run.clock
 
         def expire() -> None:
+            if self._hold is not None and self._hold.lends(task):
+                return  # the consumer of a generator has it, and is not in the block
             self._expired = True
             task.cancel("hangup: cleanup took too long")
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol
 
+from hangup.core.generators import Hold, hold
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -41,9 +43,13 @@ class Position:
         shield: What keeps its calls from being refused.
         drain: What lets calls that are under way go on, but keeps none from being
             refused.
+
+    Attributes:
+        hold: Where an async generator entered it: which one.
+        before: What to see in its place while that does not run.
     """
 
-    __slots__ = ("drain", "held", "shield")
+    __slots__ = ("before", "drain", "held", "hold", "shield")
 
     def __init__(
         self,
@@ -54,6 +60,8 @@ class Position:
         self.held = run
         self.shield = shield
         self.drain = drain
+        self.hold: Hold | None = None
+        self.before: Position | None = None
 
     @property
     def run(self) -> Run | None:
@@ -91,9 +99,21 @@ def set_bridge(bridge: ContextBridge | None) -> None:
 def position() -> Position | None:
     """Return the position of the present task or thread, if any."""
     bridge = _Bridge.value
-    if bridge is not None and (found := bridge.read()) is not None:
-        return found
-    return POSITION.get()
+    found = None if bridge is None else bridge.read()
+    if found is None:
+        found = POSITION.get()
+    # Asked at every span: no further frame of Python, but for generators.
+    return found if found is None or found.hold is None else seen(found)
+
+
+def seen(found: Position | None) -> Position | None:
+    """Return the position that the present code is to see where it has ``found`` one.
+
+    Not that of a generator which it merely consumes.
+    """
+    while found is not None and found.hold is not None and found.hold.away:
+        found = found.before
+    return found
 
 
 def current_run() -> Run | None:
@@ -115,14 +135,27 @@ def enter(new: Position) -> Callable[[], None]:
     dropped) must neither fail nor leak into that context.
     """
     before = POSITION.get()
-    POSITION.set(new)
     bridge = _Bridge.value
+    new.hold = hold()
+    if new.hold is not None:
+        around = None if bridge is None else bridge.read()
+        new.before = _open_still(before if around is None else around)
+    POSITION.set(new)
     detach = None if bridge is None else bridge.attach(new)
 
     def leave() -> None:
+        if new.hold is not None:
+            new.hold.over()
         if POSITION.get() is new:
             POSITION.set(before)
         if detach is not None:
             detach()
 
     return leave
+
+
+def _open_still(found: Position | None) -> Position | None:
+    """Return the first that was not left: dropped generators must not pile up."""
+    while found is not None and found.hold is not None and found.hold.frame is None:
+        found = found.before
+    return found

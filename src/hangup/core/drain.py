@@ -152,11 +152,13 @@ class DrainScope:
     def _misuse(self) -> MisuseError | None:
         here = place()
         if here != self.place:
+            if self._position is not None and self._position.hold is not None:
+                return None  # a generator that was dropped is closed by anybody
             return MisuseError(
                 f"a hangup.drain block was entered in {self.place} and left in {here}; "
-                "enter and leave it in the same task. Probable cause: an async "
-                "generator that holds it was closed elsewhere; put the block around "
-                "the loop that consumes it instead"
+                "enter and leave it in the same task. Probable cause: a generator that "
+                "holds it was closed elsewhere; put the block around the loop that "
+                "consumes it instead"
             )
         if self._position is not None and POSITION.get() is not self._position:
             return MisuseError(

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from hangup.core.current import Position, Shield, enter, position
 from hangup.core.deadline import Deadline
 from hangup.core.interrupt import retrieve
+from hangup.core.tree import current_task
 from hangup.errors import ApprovalDenied, ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from hangup.core.run import Run
 
 T = TypeVar("T")
 
@@ -82,23 +86,45 @@ async def irreversible(
         if run is not None:
             run.check(needs)
 
-    async def perform() -> Any:
-        result = action(*args, **kwargs)
-        if inspect.isawaitable(result):
-            return await result
-        return result
-
-    shield = Shield("irreversible", Deadline())
-    leave = enter(Position(run, shield))
+    step = _Step(run, needs, partial(action, *args, **kwargs))
     held = None if run is None else run.work.tree.shield()
     try:
-        return await _finish(asyncio.ensure_future(perform()))
+        return await _finish(asyncio.ensure_future(step.perform()))
     finally:
-        # What the step has left behind is no part of it.
-        shield.deadline = Deadline.after(0, shield.deadline.clock)
-        leave()
+        step.over()
         if run is not None:
             run.work.tree.unshield(held)
+
+
+class _Step:
+    """What is done on a task of its own, if it may still begin when that starts.
+
+    The loop may be long in coming to it, and what came meanwhile came before it.
+    """
+
+    def __init__(
+        self, run: Run | None, needs: float, action: Callable[[], Any]
+    ) -> None:
+        self._run = run
+        self._needs = needs
+        self._action = action
+        self._shield = Shield("irreversible", Deadline())
+        self._caller = current_task()
+        self._level = 0 if self._caller is None else self._caller.cancelling()
+
+    async def perform(self) -> Any:
+        caller = self._caller
+        if caller is not None and caller.cancelling() > self._level:
+            raise asyncio.CancelledError
+        if self._run is not None:
+            self._run.check(self._needs)
+        enter(Position(self._run, self._shield))  # of this task: it ends with it
+        result = self._action()
+        return await result if inspect.isawaitable(result) else result
+
+    def over(self) -> None:
+        """Note that it has ended: what it has left behind is no part of it."""
+        self._shield.deadline = Deadline.after(0, self._shield.deadline.clock)
 
 
 def _not_a_function(action: object) -> ArgumentError:
@@ -121,7 +147,9 @@ async def _finish(task: asyncio.Task[T]) -> T:
             if task.cancelled():
                 raise
             cancelled = error
-        except BaseException:  # noqa: BLE001  the task's own; read from it below
+        except BaseException:
+            if not task.done():  # not the task's own: we are being closed
+                raise
             break
     if cancelled is not None:
         retrieve(task)

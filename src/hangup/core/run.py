@@ -10,6 +10,7 @@ from hangup import config
 from hangup.config import Mode, OnDisconnect
 from hangup.core import admission, registry
 from hangup.core.absence import Absence
+from hangup.core.alarm import Alarm
 from hangup.core.cause import Abandonment, Cause
 from hangup.core.clock import timer_of
 from hangup.core.current import position
@@ -129,7 +130,7 @@ class Run:
         self._pending: tuple[Cause, str, float] | None = None
         self._on_spending: list[Callable[[], None]] = []
         self._on_deliver: Hooks[Run] = Hooks(self._lock)
-        self._timer: Any = None
+        self._timer = Alarm()
 
     def __repr__(self) -> str:
         return f"<Run {self.name!r} {self.id[:8]} {self.mode} {self.state}>"
@@ -335,8 +336,7 @@ class Run:
         self.token.on_cancel(self._abandoned, first=True)
         above = math.inf if self.parent is None else self.parent.deadline.at
         if self.token.binding and self.token.deadline.at < above:
-            call_at = timer_of(self.clock, on_loop=self.work.loop is not None)
-            self._timer = call_at(self.token.deadline.at, self._poll)
+            self._timer.arm(self._call_at, self.token.deadline.at, self._poll)
 
     def close(self) -> None:
         """Note that the scope was left. Called once, by the scope."""
@@ -378,10 +378,14 @@ class Run:
         """How many spending calls of this run are open."""
         return self.work.open_calls
 
+    @property
+    def _call_at(self) -> Callable[..., Any]:
+        return timer_of(self.clock, on_loop=self.work.loop is not None)
+
     def _poll(self) -> None:
         # A loop's clock may run a moment ahead of ours (uvloop counts milliseconds).
         if self.token.poll() is None and not self.token.finished:
-            self._timer = self.clock.call_at(self.token.deadline.at, self._poll)
+            self._timer.again(self._call_at, self.token.deadline.at, self._poll)
 
     def _abandoned(self, _abandonment: Abandonment) -> None:
         self._stop_timer()
@@ -389,8 +393,6 @@ class Run:
         self.work.abandoned()
 
     def _stop_timer(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
+        self._timer.stop()
         if self.absence.ever:
             self.absence.stop()

@@ -65,6 +65,15 @@ class RunScope:
     ``async with`` waits, at most ``HANGUP_SETTLE`` seconds, for the tasks it stopped;
     ``with`` never waits.
 
+    Held across a ``yield`` of an async generator, the run is the generator's own: the
+    code that consumes it is outside between two values, is not stopped with it, and
+    takes nothing of it along where it drops the generator half-way. A stop that comes
+    meanwhile waits until the generator goes on. Whoever closes it, on whatever task,
+    ends the run (cause ``failed`` if half-way). Not so a generator that ``contextlib``
+    makes a context manager of: its block is inside. A task that the consumer starts
+    between two values counts to the run all the same, and so does everything where a
+    plain generator holds one; there, open the run around the loop that consumes it.
+
     Args:
         budget: Seconds from the start of the body; None for no deadline of its own.
         name: What the run is called in metrics: few different values, please.
@@ -87,8 +96,9 @@ class RunScope:
     Raises:
         ConfigError: A budget or grace that is negative or NaN, an unknown mode or
             ``on_disconnect``.
-        MisuseError: The scope is entered twice, left in another task, or left while a
-            run opened inside it is still open. ``@hangup.run`` has no parentheses.
+        MisuseError: The scope is entered twice, left in another task (by other than an
+            async generator that is closed there), or left while a run opened inside it
+            is still open. ``@hangup.run`` has no parentheses.
     """
 
     def __init__(  # noqa: PLR0913  every one is a keyword with a default
@@ -181,7 +191,9 @@ class RunScope:
         task = run.work.task
         self._baseline = 0 if task is None else task.cancelling()
         around = Position(None) if here is None or parent is None else here
-        self._leave = enter(Position(run, around.shield, around.drain))
+        ours = Position(run, around.shield, around.drain)
+        self._leave = enter(ours)
+        run.work.hold = ours.hold
         if not run.latent:
             run.start()
         if self._supersede_key is not None and mode is not Mode.OFF:
@@ -196,11 +208,12 @@ class RunScope:
                 "a hangup.run scope was left that had not been entered; use it as "
                 "'async with hangup.run(...)'"
             )
-        misuse = self._misuse(run)
+        elsewhere = current_task() is not run.work.task
+        misuse = self._misuse(run, elsewhere=elsewhere)
         task = run.work.task
         owed = run.work.leave()
         leave()
-        if task is not None and misuse is None:
+        if task is not None and not elsewhere and misuse is None:
             for _ in range(owed):
                 task.uncancel()
         replacement = misuse or self._settle_outcome(run, error)
@@ -208,13 +221,16 @@ class RunScope:
         run.close()
         return replacement
 
-    def _misuse(self, run: Run) -> MisuseError | None:
-        if current_task() is not run.work.task:
+    @staticmethod
+    def _misuse(run: Run, *, elsewhere: bool) -> MisuseError | None:
+        if elsewhere:
+            if run.work.hold is not None:
+                return None  # a generator that was dropped is closed by anybody
             return MisuseError(
                 f"{run!r} was opened in {run.work.task} and left in {current_task()}; "
-                "enter and leave a scope in the same task. Probable cause: an async "
-                "generator that holds it was closed elsewhere; open the run around the "
-                "loop that consumes the generator instead"
+                "enter and leave a scope in the same task. Probable cause: a generator "
+                "that holds it was closed elsewhere; open the run around the loop that "
+                "consumes the generator instead"
             )
         here = position()
         inner = None if here is None else here.run
@@ -279,6 +295,8 @@ class RunScope:
         if task is None:
             # Nobody can cancel a thread: it comes from a loop that ran inside.
             return not run.work.acts
+        if current_task() is not task:
+            return True
         if not run.work.tree.signalled(task):
             return True
         return task.cancelling() > self._baseline
@@ -300,10 +318,12 @@ class RunScope:
     ) -> None:
         replacement = self._close(error)
         run = cast("Run", self._run)
-        if run.token.abandonment is not None and not isinstance(
-            replacement, MisuseError
-        ):
+        if run.token.abandonment is None or isinstance(replacement, MisuseError):
+            pass
+        elif current_task() is run.work.task:
             await run.work.settled()
+        else:  # of a generator that was dropped: nobody waits
+            run.work.settle_later()
         if replacement is not None:
             raise replacement from error
 

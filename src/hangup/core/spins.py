@@ -5,9 +5,10 @@ wait for another one (``create_task``, ``gather``, a task group of asyncio) that
 group of anyio. The cancel goes down to it, and anyio passes it on at every turn of the
 loop for as long as somebody in the group eats it: a whole core (case b7).
 
-So once a run is stopped its loop is looked through for such cancels, four times in a
-second for five seconds; for all stopped runs together, so that the cost is the same
-however many there are. (Not under uvloop, whose handles do not tell their context.)
+So until a stopped run has settled its loop is looked through for such cancels, four
+times in a second for at most five seconds; for all stopped runs together, so that the
+cost is the same however many there are. (Not under uvloop, whose handles do not tell
+their context.)
 """
 
 # ruff: noqa: SLF001  anyio and asyncio have no public way to see or to stop it
@@ -15,6 +16,7 @@ however many there are. (Not under uvloop, whose handles do not tell their conte
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import weakref
 from typing import TYPE_CHECKING, Any, Final
@@ -34,10 +36,19 @@ LOOKS: Final = 20
 _BACKEND = "anyio._backends._asyncio"
 _UNLIKE = (AttributeError, RuntimeError, TypeError)
 
-_watched: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Outside, int]] = (
+
+class _Looks:
+    """What is looked for on one loop."""
+
+    def __init__(self) -> None:
+        self.left: dict[Outside, int] = {}  # how many looks are left of each
+        self.next: asyncio.TimerHandle | None = None
+        self.over: list[Outside] = []  # of runs that have settled
+
+
+_looks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Looks] = (
     weakref.WeakKeyDictionary()
 )
-"""For each loop whose cancels are looked for, and how many looks are left."""
 
 
 def watch(outside: Outside) -> None:
@@ -46,25 +57,54 @@ def watch(outside: Outside) -> None:
     Args:
         outside: Whether what runs in a context is no work of that run.
     """
+    if _BACKEND not in sys.modules:
+        return
     loop = asyncio.get_running_loop()
-    watched = _watched.setdefault(loop, {})
-    if not watched:
-        loop.call_later(EVERY, _look, loop)
-    watched[outside] = LOOKS
+    looks = _looks.setdefault(loop, _Looks())
+    looks.left[outside] = LOOKS
+    if looks.next is None:
+        looks.next = loop.call_later(EVERY, _look, loop)
+
+
+def forget(loop: asyncio.AbstractEventLoop, outside: Outside) -> None:
+    """Look no more for a run that has settled, if nothing of it repeats. Thread-safe.
+
+    Work without a spending call may go on though nothing waits for it.
+    """
+    looks = _looks.get(loop)
+    if looks is None or outside not in looks.left:
+        return
+    looks.over.append(outside)
+    if len(looks.over) == 1:  # one look for all that settle in this turn of the loop
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(_tidy, loop, looks)
+
+
+def _tidy(loop: asyncio.AbstractEventLoop, looks: _Looks) -> None:
+    over, looks.over = looks.over, []
+    contexts = [context for _, context in _repeating(loop)]
+    for outside in over:
+        if all(outside(context) for context in contexts):
+            looks.left.pop(outside, None)
+    if not looks.left and looks.next is not None:
+        looks.next.cancel()
+        looks.next = None
 
 
 def _look(loop: asyncio.AbstractEventLoop) -> None:
-    watched = _watched[loop]
+    looks = _looks[loop]
+    looks.next = None
+    watched = tuple(looks.left)
     for scope, context in tuple(_repeating(loop)):
         if not all(outside(context) for outside in watched):
             scope._cancel_handle.cancel()
             scope._cancel_handle = None
-    for outside in tuple(watched):
-        watched[outside] -= 1
-        if not watched[outside]:
-            del watched[outside]
-    if watched:
-        loop.call_later(EVERY, _look, loop)
+    for outside in watched:
+        left = looks.left.pop(outside, 0) - 1
+        if left > 0:
+            looks.left[outside] = left
+    if looks.left:
+        looks.next = loop.call_later(EVERY, _look, loop)
 
 
 def _repeating(loop: asyncio.AbstractEventLoop) -> Iterator[tuple[Any, Context]]:

@@ -19,23 +19,22 @@ from typing import TYPE_CHECKING, Any
 from hangup import config
 from hangup.config import Mode
 from hangup.core import levels, registry, spins
+from hangup.core.alarm import Alarm
 from hangup.core.cause import Cause
-from hangup.core.consumers import spared
-from hangup.core.current import POSITION
+from hangup.core.consumers import AGAIN_AFTER, spared
+from hangup.core.current import POSITION, seen
 from hangup.core.interrupt import awaited_outside, interrupt, retrieve
 from hangup.core.tree import Tree, current_task
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextvars import Context
 
-    from hangup.core.clock import Timer
+    from hangup.core.generators import Hold
     from hangup.core.run import Run
 
 LEFTOVERS_AFTER = 0.25
 """Seconds its scope may take to unwind before a run's other tasks are stopped."""
-
-AGAIN_AFTER = 0.01
-"""Seconds between two looks at a task that must not be cancelled yet."""
 
 HOME_THREAD: ContextVar[int | None] = ContextVar("hangup.home_thread", default=None)
 """The thread that ``hangup.to_thread`` runs the present work on."""
@@ -51,8 +50,10 @@ class Work:
         "_settled",
         "_stopping",
         "_swallowed",
+        "_told",
         "_waiter",
         "cancels",
+        "hold",
         "left",
         "level",
         "loop",
@@ -71,16 +72,18 @@ class Work:
         self.task: asyncio.Task[Any] | None = None
         self.level: Any = None
         self.thread_id = 0
+        self.hold: Hold | None = None
         self.left = False
         self.cancels = 0
         self.threads = 0
         self._late_refusals = 0
         self._swallowed = False
         self._settled = False
+        self._told = False  # observers know of the abandonment
         self._stopping: list[asyncio.Task[Any]] = []
         self.order = levels.Order()
-        self._leftover_timer: Timer | None = None
-        self._report_timer: Timer | None = None
+        self._leftover_timer = Alarm()
+        self._report_timer = Alarm()
         self._waiter: asyncio.Future[None] | None = None
 
     # The scope
@@ -111,22 +114,19 @@ class Work:
         task, abandonment = self.task, self.run.token.abandonment
         if task is None or abandonment is None or abandonment.inherited:
             return
-        if self._is_owed_outside(task):
+        above = list(self._above(task))
+        if any(work.cancels for work in above):
             return  # the signal it had was that of a run around this one
         self.tree.forget_signal(task)
+        for work in above:
+            work.abandoned()
+
+    def _above(self, task: asyncio.Task[Any]) -> Iterator[Work]:
         run = self.run.parent
         while run is not None:
             if run.work.task is task:
-                run.work.abandoned()
+                yield run.work
             run = run.parent
-
-    def _is_owed_outside(self, task: asyncio.Task[Any]) -> bool:
-        run = self.run.parent
-        while run is not None:
-            if run.work.task is task and run.work.cancels:
-                return True
-            run = run.parent
-        return False
 
     def is_home(self) -> bool:
         """Whether a ``Stop`` raised here travels to the scope of this run.
@@ -134,7 +134,7 @@ class Work:
         It does on tasks born in the run and on threads it started. Elsewhere, a
         ``BaseException`` would kill a worker that serves others.
         """
-        here = POSITION.get()
+        here = seen(POSITION.get())
         if here is None or here.run is None or here.run.root is not self.run.root:
             return False
         ident = threading.get_ident()
@@ -154,7 +154,7 @@ class Work:
             task = asyncio.current_task()
         except RuntimeError:  # no event loop
             task = None
-        born = POSITION.get()
+        born = seen(POSITION.get())
         if (
             born is not None
             and born.shield is not None
@@ -182,15 +182,14 @@ class Work:
 
     def thread_changed(self, by: int) -> None:
         """Count a thread that works for the run and cannot be interrupted."""
-        left: list[Work] = []
+        works: list[Work] = []
         with self.tree.lock:
             run: Run | None = self.run
             while run is not None:
                 work, run = run.work, run.parent
                 work.threads += by
-                if work.left:
-                    left.append(work)
-        for work in left:
+                works.append(work)
+        for work in works:
             work.settle_if_idle()
 
     def take_signal(self) -> bool:
@@ -206,10 +205,8 @@ class Work:
             # It may end with the stop and nobody to await it: not worth a log line.
             task.add_done_callback(retrieve)
             return False
-        if self._swallowed:
-            return False
-        self._swallowed = True
-        return True
+        before, self._swallowed = self._swallowed, True
+        return not before
 
     def late_refusal(self) -> int:
         """Count a refusal after the scope was left; return how many there were."""
@@ -231,7 +228,10 @@ class Work:
         )
 
     def abandoned(self) -> None:
-        """Begin to stop. Called on any thread, right after the abandonment."""
+        """Begin to stop. Called on any thread, once observers know why."""
+        self._told = True
+        if self.run.closed_at is not None:
+            self.settle_if_idle()
         if not self.acts or self.left:
             return
         if self.loop is None:
@@ -255,32 +255,30 @@ class Work:
         ):
             self._interrupt(task)
         spins.watch(self.outside)
-        if self._leftover_timer is None:
-            clock = self.run.clock
-            self._leftover_timer = clock.call_at(
-                clock.monotonic() + LEFTOVERS_AFTER, self.stop_leftovers
-            )
+        clock = self.run.clock
+        at = clock.monotonic() + LEFTOVERS_AFTER
+        self._leftover_timer.arm(clock.call_at, at, self.stop_leftovers)
         self._arm_report()
 
     def _arm_report(self) -> None:
-        if self._report_timer is None and not self._settled:
-            clock = self.run.clock
-            at = clock.monotonic() + self.tree.patience(config.current().settle)
-            self._report_timer = clock.call_at(at, self._report)
+        clock = self.run.clock
+        at = clock.monotonic() + self.tree.patience(config.current().settle)
+        self._report_timer.arm(clock.call_at, at, self._report)
 
     def _interrupt(self, task: asyncio.Task[Any]) -> bool:
         """Cancel a task of this loop, unless it has had its signal; see ``levels``."""
         left = self.left and task is self.task
-        if left or task.done() or self.tree.signalled(task):
+        lent = self.hold is not None and self.hold.lends(task)
+        if left or task.done() or self.tree.signalled(task) or (lent and self._settled):
             return False
-        inner = levels.innermost(task, self.level)
+        inner = [] if lent else levels.innermost(task, self.level)
         if inner:
             levels.calm(task, self.level)
             for one in self.order.behind(inner, task, self._interrupt):
                 if not self.tree.hold_back(one, partial(self._interrupt, one)):
                     self._interrupt(one)
             return True
-        if levels.unready(task, self.level):
+        if lent or levels.unready(task, self.level):
             task.get_loop().call_later(AGAIN_AFTER, self._interrupt, task)
             return True
         if not self.tree.signal(task):
@@ -345,7 +343,8 @@ class Work:
     def settle_if_idle(self) -> None:
         """Report the run as settled if it is abandoned and nothing of it runs."""
         abandonment = self.run.token.abandonment
-        if abandonment is None or abandonment.inherited or not self.left:
+        over = self.left and self._told
+        if not over or abandonment is None or abandonment.inherited:
             return
         # Not what is open on the scope's own task: that has left, and a stream it
         # dropped half-way may be ended by nobody.
@@ -357,8 +356,7 @@ class Work:
         """Give up waiting: say how much did not stop."""
         busy = self.tree.busy(self.encloses)
         stuck = max(len(busy), len(self._stopping)) + self.threads
-        if not self.left and self.task not in busy:
-            stuck += 1
+        stuck += not self.left and self.task not in busy
         # At least one: a call that is open on a task which serves others too.
         self._settle(max(1, stuck))
 
@@ -368,9 +366,10 @@ class Work:
                 return
             self._settled = True
             waiter, loop = self._waiter, self.loop
-        for timer in (self._leftover_timer, self._report_timer):
-            if timer is not None:
-                timer.cancel()
+        self._leftover_timer.stop()
+        self._report_timer.stop()
+        if loop is not None and not unsettled:
+            spins.forget(loop, self.outside)
         registry.notify("settled", self.run, unsettled)
         if waiter is not None and loop is not None:
             with contextlib.suppress(RuntimeError):  # closed: nobody waits any more

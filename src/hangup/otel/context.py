@@ -13,7 +13,7 @@ from opentelemetry import context as context_api
 from opentelemetry.context import get_current
 from opentelemetry.trace import get_current_span
 
-from hangup.core.current import POSITION, Position
+from hangup.core.current import POSITION, Position, seen
 from hangup.otel import runspan
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ def position_in(context: Context | None) -> Position | None:
     """Return the position in ``context``; of the present code where it says nothing."""
     where = get_current() if context is None else context
     found: Position | None = where.get(POSITION_KEY)  # type: ignore[assignment]  # ours
-    return POSITION.get() if found is None else found
+    if found is None:
+        found = POSITION.get()
+    return found if found is None or found.hold is None else seen(found)
 
 
 def run_in(context: Context | None) -> Run | None:

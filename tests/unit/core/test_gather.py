@@ -279,3 +279,13 @@ def test_a_limit_that_lets_nothing_run_is_refused_by_name(limit: int) -> None:
         assert tools.started == []
 
     scenario()
+
+
+@in_loop
+async def test_of_failures_in_one_turn_the_first_given_comes_out() -> None:
+    async def fail(number: int) -> None:
+        raise ValueError(number)
+
+    for _ in range(5):
+        with pytest.raises(ValueError, match=r"^0$"):
+            await hangup.gather(*(fail(number) for number in range(16)))

@@ -6,17 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from support.core import in_loop, settle
+from support.core import in_loop
 
 import hangup
 from hangup.core.current import POSITION
 from hangup.errors import MisuseError
-from hangup.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
-
-    from hangup.core.run import Run
 
 
 def test_entered_twice() -> None:
@@ -129,52 +126,3 @@ def test_a_generator_cannot_be_decorated() -> None:
         said = str(error.value)
         assert generator.__qualname__ in said
         assert "Open the run with 'async with hangup.run(...)' around the loop" in said
-
-
-# An async generator that holds a run, and is dropped by its consumer
-
-
-async def streamed(runs: list[Run]) -> AsyncIterator[int]:
-    async with hangup.run(name="stream", clock=FakeClock()) as run:
-        runs.append(run)
-        while True:
-            yield 1
-
-
-@in_loop
-async def test_a_run_in_a_generator_closed_elsewhere_leaks_into_nobody() -> None:
-    runs: list[Run] = []
-    stream = streamed(runs)
-
-    async def consume() -> None:
-        await anext(stream)
-        await closed.wait()
-        # The generator's run was entered in this task's context, and is over.
-        assert hangup.current_run() is None
-        hangup.check()
-        with hangup.run() as fresh:
-            assert fresh.parent is None
-
-    async def close() -> None:
-        before = hangup.current_run()
-        with pytest.raises(MisuseError, match="<Run 'stream'"):
-            await stream.aclose()  # type: ignore[attr-defined]
-        assert hangup.current_run() is before is None
-        closed.set()
-
-    closed = asyncio.Event()
-    consumer = asyncio.create_task(consume())
-    await settle()
-    await asyncio.create_task(close())
-    await consumer
-    assert runs[0].inert
-
-
-@in_loop
-async def test_a_run_in_a_generator_closed_by_its_consumer_is_just_left() -> None:
-    runs: list[Run] = []
-    stream = streamed(runs)
-    await anext(stream)
-    await stream.aclose()  # type: ignore[attr-defined]
-    assert hangup.current_run() is None
-    assert runs[0].cause == "failed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import secrets
 import threading
+import weakref
 from typing import TYPE_CHECKING
 
 import pytest
@@ -344,3 +345,32 @@ def test_a_node_is_not_kept_alive_by_its_parent(clock: FakeClock) -> None:
         token(clock, None, top)
     gc.collect()
     assert len(top._children or ()) == 0
+
+
+@pytest.mark.parametrize("end", ["finish", "cancel"])
+def test_a_node_that_is_over_keeps_nobody_alive(clock: FakeClock, end: str) -> None:
+    class Listener:
+        def hear(self, _: Abandonment) -> None:
+            pass
+
+    node, listener = token(clock), Listener()
+    node.on_cancel(listener.hear)
+    gone = weakref.ref(listener)
+    del listener
+    gc.collect()
+    assert gone() is not None
+    _ = node.finish() if end == "finish" else node.cancel(Cause.KILLED)
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_deadline_that_binds_nothing_is_no_cause_when_another_comes_down(
+    clock: FakeClock,
+) -> None:
+    above = token(clock, 20.0)
+    observed = token(clock, 5.0, above, binding=False)
+    clock.advance(10.0)
+    above.cancel(Cause.KILLED)
+    assert observed.abandonment is not None
+    assert observed.abandonment.cause is Cause.KILLED
+    assert observed.abandonment.inherited
