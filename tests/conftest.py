@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from opentelemetry import context as otel_context
 
 from hangup import config
 from hangup.core import guard, registry
+from hangup.core.current import POSITION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,3 +37,10 @@ def _pristine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     guard.strict(False)  # noqa: FBT003  a switch
     config.use(None)
+
+
+@pytest.fixture(autouse=True)
+def _outside_every_run() -> None:
+    """Begin outside: what a test on this thread left current is not the next one's."""
+    POSITION.set(None)
+    otel_context.attach(otel_context.Context())
