@@ -15,6 +15,7 @@ import websockets
 from support.books import EVERY
 from support.core import in_loop
 from support.http2 import connected
+from support.requires import require, wide
 from support.rig import LONG, SHORT, Caller
 from support.serving import serving
 
@@ -25,22 +26,22 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from _pytest.mark import ParameterSet
 
 pytestmark = pytest.mark.timeout(110)
 
 SHUTDOWN = ("abandoned", "shutdown")
 HYPERCORN = ("--graceful-timeout", "1")
-CUTS = pytest.mark.skipif(
-    sys.version_info >= (3, 12),
-    reason="hypercorn waits for every connection before it counts its own timeout, "
-    "since asyncio's Server.wait_closed does what it says",
-)
 
 
-def wide(*values: Any) -> ParameterSet:
-    """What one Python is enough for."""
-    return pytest.param(*values, marks=pytest.mark.wide)
+def need_a_cut(options: tuple[str, ...]) -> None:
+    """Go on only where hypercorn's own timeout means something.
+
+    From Python 3.12 on it waits for every connection before it counts, since asyncio's
+    ``Server.wait_closed`` does what it says.
+    """
+    if "--graceful-timeout" in options:
+        before = sys.version_info < (3, 12)
+        require("Python before 3.12, for hypercorn's own timeout", present=before)
 
 
 ENDED = (0, -15)
@@ -73,11 +74,8 @@ async def served(
     [
         wide("uvicorn", "app", ("--timeout-graceful-shutdown", "1")),
         ("uvicorn", "ending", ()),
-        pytest.param("hypercorn", "app", HYPERCORN, marks=CUTS),
-        pytest.param(
-            *("hypercorn", "app", (*HYPERCORN, "--workers", "1")),
-            marks=[CUTS, pytest.mark.wide],
-        ),
+        ("hypercorn", "app", HYPERCORN),
+        wide("hypercorn", "app", (*HYPERCORN, "--workers", "1")),
         ("hypercorn", "ending", ()),
         wide("granian", "ending", ()),
         wide("granian", "ending", ("--workers-kill-timeout", "5")),
@@ -87,6 +85,7 @@ def test_what_outlasts_the_time_it_has_is_told_and_booked(
     server: str, target: str, options: tuple[str, ...], tmp_path: Path
 ) -> None:
     """A 503 with ``Retry-After``, a stream left unfinished, a close code 1012."""
+    need_a_cut(options)
 
     @in_loop
     async def check() -> None:
@@ -121,12 +120,13 @@ def test_what_outlasts_the_time_it_has_is_told_and_booked(
 
 @pytest.mark.parametrize(
     ("target", "options"),
-    [pytest.param("app", HYPERCORN, marks=CUTS), ("ending", ())],
+    [("app", HYPERCORN), ("ending", ())],
 )
 def test_hypercorn_ends_although_a_stream_of_http2_is_unfinished(
     target: str, options: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Left to itself it waits for ever for bodies that nobody sends any more."""
+    need_a_cut(options)
 
     @in_loop
     async def check() -> None:

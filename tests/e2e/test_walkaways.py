@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.core import in_loop
 from support.crowd import KINDS, MANY, Http1Crowd, Http2Crowd
+from support.requires import wide
 from support.rig import IN_TIME, LONG, SHORT
 from support.serving import SERVERS, serving
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from _pytest.mark import ParameterSet
     from support.crowd import Crowd
     from support.serving import Serving
 
@@ -30,11 +30,6 @@ pytestmark = pytest.mark.timeout(110)
 WITHIN = {"uvicorn": IN_TIME, "hypercorn": IN_TIME, "granian": 2 * IN_TIME}
 """Seconds after T0; granian hears of it on threads of its own (case a7)."""
 _ROUNDS = 3
-
-
-def wide(*values: object) -> ParameterSet:
-    """What one Python is enough for."""
-    return pytest.param(*values, marks=pytest.mark.wide)
 
 
 _PATIENT = Script(tokens=30, input_tokens=20, rate=60, first_token=0.05)

@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import (
@@ -19,6 +19,7 @@ from opentelemetry.sdk.metrics.export import (
     MetricsData,
     PeriodicExportingMetricReader,
 )
+from support.tofile import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,14 +34,7 @@ class _ToDirectory(MetricExporter):
     def export(
         self, metrics_data: MetricsData, timeout_millis: float = 0, **_options: object
     ) -> MetricExportResult:
-        rows: list[Any] = [
-            [metric.name, dict(point.attributes or {}), getattr(point, "value", None)]
-            for resource in metrics_data.resource_metrics
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-            if metric.name.startswith("hangup.")
-            for point in metric.data.data_points
-        ]
+        rows = rows_of(metrics_data, lambda name: name.startswith("hangup."))
         directory = Path(os.environ[DIRECTORY])
         half = directory / f"{os.getpid()}.half"
         half.write_text(json.dumps(rows))

@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 from support.callers import Answer, Caller
 from support.frameworkenv import NOISE, ROOT, interpreter, variables
+from support.processes import end
 from support.providers.history import said
 from support.providers.server import Provider
 from support.providers.tireless import HELLO, Tireless, conversation
@@ -105,13 +106,7 @@ class Served:
         trace: TracebackType | None,
     ) -> None:
         try:
-            if self._process is not None:
-                self._process.terminate()
-                try:
-                    self._process.wait(_PATIENCE)
-                finally:
-                    self._process.kill()
-                    self._process.wait()
+            end(self._process, _PATIENCE)
         finally:
             self.provider.__exit__(kind, error, trace)
             if error is not None:

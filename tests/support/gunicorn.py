@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from support.processes import end
 from support.rig import Caller
 from support.servers import listening
 
@@ -62,13 +63,7 @@ class Gunicorn:
         _trace: TracebackType | None,
     ) -> None:
         self._socket.close()
-        if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(_PATIENCE)
-            finally:
-                self._process.kill()
-                self._process.wait()
+        end(self._process, _PATIENCE)
         self._log.close()
 
     @property

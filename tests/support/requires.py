@@ -1,11 +1,20 @@
-"""Tools that a test needs from the machine."""
+"""What a test needs from the machine, and what is worth its time on one Python."""
 
 from __future__ import annotations
 
 import os
 import shutil
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from _pytest.mark import ParameterSet
+
+
+def wide(*values: object) -> ParameterSet:
+    """Parameters of a test that one Python is enough for."""
+    return pytest.param(*values, marks=pytest.mark.wide)
 
 
 def require(tool: str, *, present: bool | None = None) -> None:

@@ -16,6 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 import uvicorn
+from support.processes import end
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -203,13 +204,7 @@ class ServedProcess:
         _trace: TracebackType | None,
     ) -> None:
         self._socket.close()
-        if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(_PATIENCE)
-            finally:
-                self._process.kill()
-                self._process.wait()
+        end(self._process, _PATIENCE)
 
 
 class SilentModel:

@@ -15,15 +15,15 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any, Final
 
-from wrapt import register_post_import_hook
-
-from hangup.clients.patch import Patch
+from hangup.clients.mending import Mending
 from hangup.core.admission import owner_of_cause
 from hangup.core.current import current_run
 from hangup.core.guard import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+
+    from hangup.clients.patch import Patch
 
 _LIBRARY: Final = "starlette.responses"
 
@@ -73,37 +73,14 @@ def _close(generator: Any) -> None:
         generator.close()
 
 
-class _State:
-    active = False
-    hooked = False
-    patch: Patch | None = None
+_mending: Final = Mending((_LIBRARY, "StreamingResponse", "stream_response", _stream))
 
 
 def install() -> None:
     """See to Starlette's responses, now or when it is imported. Idempotent."""
-    _State.active = True
-    if not _State.hooked:
-        _State.hooked = True
-        register_post_import_hook(_imported, _LIBRARY)
-    elif _State.patch is not None:
-        _State.patch.apply()
+    _mending.install()
 
 
 def uninstall() -> None:
     """Take it back. Idempotent."""
-    _State.active = False
-    if _State.patch is not None:
-        _State.patch.revert()
-
-
-def _imported(module: object) -> None:
-    guarded(_mend, module)
-
-
-def _mend(module: object) -> None:
-    cls: Any = getattr(module, "StreamingResponse", None)
-    if not hasattr(cls, "stream_response"):
-        return  # another version
-    _State.patch = Patch(cls, "stream_response", _stream)
-    if _State.active:
-        _State.patch.apply()
+    _mending.uninstall()

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wrapt import register_post_import_hook
 
-from hangup.clients.patch import Patch
+from hangup.clients.mending import Mending
 from hangup.core.admission import stop_here
 from hangup.core.current import current_run
 from hangup.core.guard import guarded
@@ -31,6 +31,8 @@ from hangup.core.tree import current_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from hangup.clients.patch import Patch
 
 _MODULE: Final = "langchain_core.callbacks.manager"
 _OTEL: Final = "opentelemetry.instrumentation.genai.langchain.callback_handler"
@@ -126,12 +128,14 @@ def _worth_a_line(record: logging.LogRecord) -> bool:
 class _State:
     active = False
     hooked = False
-    patches: tuple[Patch, ...] = ()
     handler: Any = None
     calls: dict[asyncio.Task[Any], list[Any]]
 
 
 _State.calls = {}
+_mending: Final = Mending(
+    *((_MODULE, cls, event, _start(event)) for cls in _CLASSES for event in _EVENTS)
+)
 
 
 def install() -> None:
@@ -139,11 +143,9 @@ def install() -> None:
     _State.active = True
     if not _State.hooked:
         _State.hooked = True
-        register_post_import_hook(_imported, _MODULE)
         register_post_import_hook(_imported, _OTEL)
     logging.getLogger(_MODULE).addFilter(_worth_a_line)
-    for patch in _State.patches:
-        patch.apply()
+    _mending.install()
     _call_in_place()
 
 
@@ -151,27 +153,13 @@ def uninstall() -> None:
     """Take it back. Idempotent."""
     _State.active = False
     logging.getLogger(_MODULE).removeFilter(_worth_a_line)
-    for patch in _State.patches:
-        patch.revert()
+    _mending.uninstall()
     _call_in_place()
 
 
 def _imported(module: object) -> None:
-    guarded(_mend, module)
-
-
-def _mend(module: object) -> None:
-    _State.handler = getattr(module, _HANDLER, _State.handler)
-    _call_in_place()
-    for name in _CLASSES:
-        manager: Any = getattr(module, name, None)
-        for event in _EVENTS:
-            if not hasattr(manager, event):
-                continue
-            patch = Patch(manager, event, _start(event))
-            _State.patches += (patch,)
-            if _State.active:
-                patch.apply()
+    _State.handler = getattr(module, _HANDLER, None)
+    guarded(_call_in_place)
 
 
 def _call_in_place() -> None:

@@ -24,14 +24,14 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from wrapt import register_post_import_hook
-
-from hangup.clients.patch import Patch
+from hangup.clients.mending import Mending
 from hangup.core.current import current_run
 from hangup.core.guard import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from hangup.clients.patch import Patch
 
 ANSWER: Final = "Not done: the run was stopped before this had finished."
 """What the model is told of a tool that was stopped."""
@@ -113,37 +113,14 @@ def _answers(calls: Mapping[str, str]) -> list[Any]:
     ]
 
 
-class _State:
-    active = False
-    hooked = False
-    patch: Patch | None = None
+_mending: Final = Mending((_MODULE, "PregelLoop", "_first", _first))
 
 
 def install() -> None:
     """Mend LangGraph if it is imported, else when it is. Idempotent."""
-    _State.active = True
-    if not _State.hooked:
-        _State.hooked = True
-        register_post_import_hook(_imported, _MODULE)
-    if _State.patch is not None:
-        _State.patch.apply()
+    _mending.install()
 
 
 def uninstall() -> None:
     """Take it back. Idempotent."""
-    _State.active = False
-    if _State.patch is not None:
-        _State.patch.revert()
-
-
-def _imported(module: object) -> None:
-    guarded(_mend, module)
-
-
-def _mend(module: object) -> None:
-    loop: Any = getattr(module, "PregelLoop", None)
-    if not hasattr(loop, "_first"):
-        return  # another version, in which this is elsewhere
-    _State.patch = Patch(loop, "_first", _first)
-    if _State.active:
-        _State.patch.apply()
+    _mending.uninstall()

@@ -14,9 +14,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from wrapt import register_post_import_hook
-
-from hangup.clients.patch import Patch
+from hangup.clients.mending import Mending
 from hangup.core import registry
 from hangup.core.admission import owner_of_cause
 from hangup.core.guard import guarded
@@ -25,6 +23,7 @@ from hangup.core.policy import Decision
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hangup.clients.patch import Patch
     from hangup.core.cause import Cause
     from hangup.core.run import Run
 
@@ -86,37 +85,18 @@ def _worth_a_line(record: logging.LogRecord) -> bool:
     return _starting.refused is None or not swallowed
 
 
-class _State:
-    active = False
-    hooked = False
-    patch: Patch | None = None
+_mending: Final = Mending((_MODULE, _SPAN, "start", _start))
 
 
 def install() -> None:
     """Mend the SDK if it is imported, else when it is. Idempotent."""
-    _State.active = True
     registry.add_observer(_refusals)
     _logger.addFilter(_worth_a_line)
-    if _State.patch is not None:
-        _State.patch.apply()
-    if not _State.hooked:
-        _State.hooked = True
-        register_post_import_hook(_imported, _MODULE)
+    _mending.install()
 
 
 def uninstall() -> None:
     """Take it back. Idempotent."""
-    _State.active = False
     registry.remove_observer(_refusals)
     _logger.removeFilter(_worth_a_line)
-    if _State.patch is not None:
-        _State.patch.revert()
-
-
-def _imported(module: object) -> None:
-    span = getattr(module, _SPAN, None)
-    if span is None or _State.patch is not None:
-        return
-    _State.patch = Patch(span, "start", _start)
-    if _State.active:
-        guarded(_State.patch.apply)
+    _mending.uninstall()

@@ -11,14 +11,13 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Final
 
-from wrapt import register_post_import_hook
-
 from hangup.clients.finish import to_the_end
-from hangup.clients.patch import Patch
-from hangup.core.guard import guarded
+from hangup.clients.mending import Mending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from hangup.clients.patch import Patch
 
 _LIBRARY: Final = "psycopg_pool"
 
@@ -34,37 +33,14 @@ def _putconn(original: Any, patch: Patch) -> Callable[..., Any]:
     return putconn
 
 
-class _State:
-    active = False
-    hooked = False
-    patch: Patch | None = None
+_mending: Final = Mending((_LIBRARY, "AsyncConnectionPool", "putconn", _putconn))
 
 
 def install() -> None:
     """Mend the pool, now or when it is imported. Idempotent."""
-    _State.active = True
-    if not _State.hooked:
-        _State.hooked = True
-        register_post_import_hook(_imported, _LIBRARY)
-    if _State.patch is not None:
-        _State.patch.apply()
+    _mending.install()
 
 
 def uninstall() -> None:
     """Take it back. Idempotent."""
-    _State.active = False
-    if _State.patch is not None:
-        _State.patch.revert()
-
-
-def _imported(module: object) -> None:
-    guarded(_mend, module)
-
-
-def _mend(module: object) -> None:
-    pool = getattr(module, "AsyncConnectionPool", None)
-    if pool is None or not hasattr(pool, "putconn"):
-        return
-    _State.patch = Patch(pool, "putconn", _putconn)
-    if _State.active:
-        _State.patch.apply()
+    _mending.uninstall()

@@ -11,9 +11,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Final
 
-from wrapt import register_post_import_hook
-
-from hangup.clients.patch import Patch
+from hangup.clients.mending import Mending
 from hangup.config import Mode
 from hangup.core.admission import ask, stop_here
 from hangup.core.current import current_run
@@ -24,7 +22,7 @@ from hangup.core.unwind import is_signal
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-_LIBRARIES: Final = {"tenacity": "BaseRetrying", "tenacity.asyncio": "AsyncRetrying"}
+    from hangup.clients.patch import Patch
 
 
 class _Raise(Exception):  # noqa: N818  it carries one
@@ -99,47 +97,19 @@ def _retry_async(
     return run_retry
 
 
-# By class and method. What sleeps on a task is ended by the stop.
-_WRAPPERS: Final[dict[str, dict[str, Any]]] = {
-    "BaseRetrying": {"_run_retry": _retry, "_run_stop": _stop},
-    "AsyncRetrying": {"_run_retry": _retry_async},
-}
-
-
-class _State:
-    active = False
-    hooked = False
-    patches: tuple[Patch, ...] = ()
+# What sleeps on a task is ended by the stop.
+_mending: Final = Mending(
+    ("tenacity", "BaseRetrying", "_run_retry", _retry),
+    ("tenacity", "BaseRetrying", "_run_stop", _stop),
+    ("tenacity.asyncio", "AsyncRetrying", "_run_retry", _retry_async),
+)
 
 
 def install() -> None:
     """See to tenacity's loops, now or when it is imported. Idempotent."""
-    _State.active = True
-    if not _State.hooked:
-        _State.hooked = True
-        for library in _LIBRARIES:
-            register_post_import_hook(_imported, library)
-    for patch in _State.patches:
-        patch.apply()
+    _mending.install()
 
 
 def uninstall() -> None:
     """Take it back. Idempotent."""
-    _State.active = False
-    for patch in _State.patches:
-        patch.revert()
-
-
-def _imported(module: object) -> None:
-    guarded(_mend, module)
-
-
-def _mend(module: Any) -> None:
-    name = _LIBRARIES[module.__name__]
-    cls: Any = getattr(module, name, None)
-    for method, make in _WRAPPERS[name].items():
-        if hasattr(cls, method):  # else another version
-            patch = Patch(cls, method, make)
-            _State.patches += (patch,)
-            if _State.active:
-                patch.apply()
+    _mending.uninstall()

@@ -12,13 +12,13 @@ import copy
 import functools
 from typing import TYPE_CHECKING, Any, Final
 
-from wrapt import register_post_import_hook
-
-from hangup.clients.patch import Patch
+from hangup.clients.mending import Mending
 from hangup.core.guard import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from hangup.clients.patch import Patch
 
 _LIBRARIES: Final = ("openai._streaming", "anthropic._streaming")
 _CLASSES: Final = ("Stream", "AsyncStream")
@@ -35,50 +35,23 @@ def _init(original: Any, patch: Patch) -> Callable[..., None]:
 
 
 def _break_circle(stream: Any) -> None:
-    if vars(stream).get("_iterator") is None:
+    if not hasattr(stream, "__stream__") or vars(stream).get("_iterator") is None:
         return  # another version, that may be sound
     runner = copy.copy(stream)
     vars(runner).pop("_iterator")
     stream._iterator = runner.__stream__()  # noqa: SLF001  see above
 
 
-class _State:
-    active = False
-    hooked = False
-    patches: tuple[Patch, ...] = ()
+_mending: Final = Mending(
+    *((module, cls, "__init__", _init) for module in _LIBRARIES for cls in _CLASSES)
+)
 
 
 def install() -> None:
-    """Mend the libraries: those imported by now, the others when they are. Idempotent.
-
-    None is imported for it: that can take seconds.
-    """
-    _State.active = True
-    if not _State.hooked:
-        _State.hooked = True
-        for library in _LIBRARIES:
-            register_post_import_hook(_imported, library)
-    for patch in _State.patches:
-        patch.apply()
+    """Mend the libraries, now or when they are imported. Idempotent."""
+    _mending.install()
 
 
 def uninstall() -> None:
     """Take it back. Idempotent."""
-    _State.active = False
-    for patch in _State.patches:
-        patch.revert()
-
-
-def _imported(module: object) -> None:
-    guarded(_mend, module)
-
-
-def _mend(module: object) -> None:
-    for name in _CLASSES:
-        cls = getattr(module, name, None)
-        if cls is None or not hasattr(cls, "__stream__"):
-            continue
-        patch = Patch(cls, "__init__", _init)
-        _State.patches += (patch,)
-        if _State.active:
-            patch.apply()
+    _mending.uninstall()

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from hangup.spend.posting import Posting
 
 _MOST_DUE = 10_000
+_FEW = 16
 
 
 class _Sum:
@@ -206,12 +207,17 @@ class Statements:
         self._logger = logger
         self._price_version = price_version
         self._due: dict[Statement, object] = {}
+        # Looked at, and not still yet: a run that is held for half a minute is one.
+        self._waiting: dict[Statement, object] = {}
+        self._looks = 0
 
     def due(self, statement: Statement) -> None:
-        """Note that a run that is over has something to tell."""
+        """Note that a run that is over has something to tell, or may have now."""
+        self._waiting.pop(statement, None)
         self._due[statement] = None
-        if len(self._due) > _MOST_DUE:
-            guarded(self._tell_one, next(iter(self._due), None))
+        if len(self._due) + len(self._waiting) > _MOST_DUE:
+            oldest = next(iter(tuple(self._waiting) or tuple(self._due)), None)
+            guarded(self._tell_one, oldest)
 
     def tell(self, *, all_of_them: bool = False) -> None:
         """Emit what is due and still. Never raises.
@@ -219,14 +225,29 @@ class Statements:
         Args:
             all_of_them: Also what is not still; more may come of it.
         """
-        if not self._due:
+        if not (self._due or self._waiting):
             return
-        for statement in tuple(self._due):
+        found = tuple(self._due)
+        # What waits comes back when it has more to tell. Where it never will (its last
+        # call told nothing) somebody has to look: at a few of them always, at many
+        # only after as many looks, so that what waits costs no more for being much.
+        self._looks += 1
+        if all_of_them or len(self._waiting) <= max(_FEW, self._looks):
+            self._looks = 0
+            found += tuple(self._waiting)
+        for statement in found:
             if all_of_them or statement.still:
                 guarded(self._tell_one, statement)
+            elif self._due.pop(statement, self) is not self:
+                self._waiting[statement] = None
 
     def _tell_one(self, statement: Statement | None) -> None:
-        if statement is None or self._due.pop(statement, self) is self:
+        if statement is None:
+            return
+        due, waiting = (
+            one.pop(statement, self) is not self for one in (self._due, self._waiting)
+        )
+        if not (due or waiting):
             return  # another thread told it
         # Made and emitted outside any context: else it would stand in the trace of
         # whoever comes by, and keep what that is about.

@@ -14,12 +14,12 @@ from hangup.servers import _aiohttp_peer as peer
 from hangup.servers import _common_farewell as farewell
 from hangup.servers._aiohttp_socket import SocketReader
 from hangup.servers._common_exchange import (
-    SERVER_ERROR,
     cause_of,
     connect,
     ends_here,
     failure,
     goes_on,
+    hides_refusal,
 )
 from hangup.servers._common_loop import LoopExchange
 from hangup.servers._common_respond import CLOSE_CODE, SETTLE_FIELD, answer, to_nobody
@@ -172,15 +172,7 @@ class Exchange(LoopExchange):
             run.deliver()
 
     def _is_refused(self, response: web.StreamResponse) -> bool:
-        """Whether this is the application's 500 for a call that hangup refused."""
-        run = self._run
-        refused = (
-            self._begun is None
-            and response.status == SERVER_ERROR
-            and not run.latent
-            and run.mode is Mode.REFUSE
-            and run.cause not in (None, Cause.FAILED, Cause.DISCONNECT)
-        )
+        refused = self._begun is None and hides_refusal(self._run, response.status)
         if refused:
             self.begin_answer()
         return refused

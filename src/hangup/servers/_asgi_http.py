@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final
 
-from hangup.config import Mode
 from hangup.core.cause import Cause
 from hangup.servers import _asgi_respond as respond
 from hangup.servers import _asgi_servers as servers
 from hangup.servers import _asgi_signals
 from hangup.servers._asgi_exchange import Exchange
-from hangup.servers._common_exchange import SERVER_ERROR, failure
+from hangup.servers._common_exchange import failure, hides_refusal
 from hangup.servers._common_farewell import shut_down
 
 if TYPE_CHECKING:
@@ -112,17 +111,7 @@ class HttpExchange(Exchange):
                 await self._send(message)
 
     def _refused(self, run: Run, message: Message) -> bool:
-        """Whether this is the framework's 500 for a call that hangup refused.
-
-        In refuse mode nothing in flight is stopped, so the refusal may come through
-        the framework as an ordinary error: the caller is told the cause instead.
-        """
-        refused = (
-            message["status"] == SERVER_ERROR
-            and not run.latent
-            and run.mode is Mode.REFUSE
-            and run.cause not in (None, Cause.FAILED, Cause.DISCONNECT)
-        )
+        refused = hides_refusal(run, message["status"])
         if refused:
             self.begin_answer()
         return refused

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from hangup.config import Mode
 from hangup.core.cause import Cause
 from hangup.core.unwind import stems_from_stop
 from hangup.errors import RunAbandoned, Stop
@@ -61,6 +62,20 @@ def goes_on(run: Run) -> bool:
 def failure(status: int) -> str | None:
     """Return how a response of this status failed the run, None if it did not."""
     return f"status {status}" if status >= SERVER_ERROR else None
+
+
+def hides_refusal(run: Run, status: int) -> bool:
+    """Whether a response is the framework's 500 for a call that hangup refused.
+
+    In refuse mode nothing in flight is stopped, so the refusal may come through the
+    framework as an ordinary error: the caller is told the cause instead.
+    """
+    return (
+        status == SERVER_ERROR
+        and not run.latent
+        and run.mode is Mode.REFUSE
+        and run.cause not in (None, Cause.FAILED, Cause.DISCONNECT)
+    )
 
 
 def cause_of(run: Run, stop: BaseException | None) -> Cause:

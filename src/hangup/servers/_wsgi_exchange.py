@@ -12,13 +12,13 @@ from hangup.core.cause import Cause
 from hangup.core.current import Position, enter
 from hangup.otel import runspan
 from hangup.servers._common_exchange import (
-    SERVER_ERROR,
     barred,
     cause_of,
     connect,
     ends_here,
     failure,
     goes_on,
+    hides_refusal,
 )
 from hangup.servers._common_farewell import shut_down
 from hangup.servers._common_respond import SETTLE_FIELD, answer, to_nobody
@@ -143,14 +143,7 @@ class Exchange:
         length = next((v for n, v in headers if n.lower() == "content-length"), "")
         self._left_to_send = int(length) if length.isdecimal() else None
         run = self._run
-        # The framework's 500 for a call that was refused: the caller is told the cause.
-        self._instead = (
-            self._write is None
-            and self._status == SERVER_ERROR
-            and not run.latent
-            and run.mode is Mode.REFUSE
-            and run.cause not in (None, Cause.FAILED, Cause.DISCONNECT)
-        )
+        self._instead = self._write is None and hides_refusal(run, self._status)
         return self._written
 
     def _written(self, data: bytes) -> None:

@@ -52,7 +52,8 @@ class Ledger:
     No method raises.
 
     Args:
-        post: Receives every portion, exactly once; those of one moment together.
+        post: Receives every portion, exactly once; those of one moment together, and
+            once the fate is known also where there are none.
         capacity: How many ended calls are kept apart. Older ones are folded per kind
             and model into one interval: its totals stay exact, and a T0 inside the
             interval divides them in proportion (basis estimated).
@@ -227,8 +228,7 @@ class Ledger:
             self._untallied.extend(postings)
             if not self._busy:
                 self._tally()
-        if postings:
-            self._post(postings)
+        self._post(postings)
 
     def _tally(self) -> None:
         """Add up what was published. The lock is held."""

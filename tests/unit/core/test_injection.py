@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from opentelemetry import context as otel_context
-from opentelemetry.metrics import NoOpMeterProvider
-from opentelemetry.sdk.trace import TracerProvider
 from support.injection import Injector
 from support.programs import (
     BUDGET,
@@ -27,10 +25,9 @@ from support.programs import (
 from hangup.core import registry
 from hangup.core.current import position
 from hangup.errors import RunAbandoned
-from hangup.otel.instrumentor import HangupInstrumentor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from opentelemetry.trace import Tracer
     from support.programs import Program
@@ -54,18 +51,6 @@ class BoomError(Exception):
 
 
 # Running them
-
-
-@pytest.fixture
-def tracer() -> Iterator[Tracer]:
-    """Of an installed hangup: the OpenTelemetry context carries its position too."""
-    provider, instrumentor = TracerProvider(), HangupInstrumentor()
-    instrumentor.instrument(
-        tracer_provider=provider, meter_provider=NoOpMeterProvider()
-    )
-    yield provider.get_tracer("test")
-    instrumentor.uninstrument()
-    provider.shutdown()
 
 
 def perform(

@@ -11,8 +11,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from opentelemetry.metrics import NoOpMeterProvider
-from opentelemetry.sdk.trace import TracerProvider
 from support import telemetry
 from support.family import lived, tokens_by_fate
 from support.schedules import Explorer, ScheduleError, replay
@@ -24,24 +22,10 @@ from hangup.otel import names
 from hangup.otel.instrumentor import HangupInstrumentor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from opentelemetry.trace import Tracer
     from support.schedules import Choices, Scenario
 
     from hangup.core.cause import Abandonment
-
-
-@pytest.fixture
-def tracer() -> Iterator[Tracer]:
-    """Of an installed hangup that keeps ledgers, but no metrics: they cost the most."""
-    provider, instrumentor = TracerProvider(), HangupInstrumentor()
-    instrumentor.instrument(
-        tracer_provider=provider, meter_provider=NoOpMeterProvider()
-    )
-    yield provider.get_tracer("test")
-    instrumentor.uninstrument()
-    provider.shutdown()
 
 
 class Plot:

@@ -1,0 +1,25 @@
+"""Processes that a test starts, and that end with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import subprocess
+
+
+def end(process: subprocess.Popen[bytes] | None, patience: float) -> None:
+    """End a process by SIGTERM; one that has not ended in time is killed, and raises.
+
+    Args:
+        process: What was started, if it was.
+        patience: Seconds.
+    """
+    if process is None:
+        return
+    process.terminate()
+    try:
+        process.wait(patience)
+    finally:
+        process.kill()
+        process.wait()
