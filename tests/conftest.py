@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
-from opentelemetry import context as otel_context
 
 from hangup import config
 from hangup.core import guard, registry
-from hangup.core.current import POSITION
+from hangup.core.current import position
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +39,7 @@ def _pristine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _outside_every_run() -> None:
-    """Begin outside: what a test on this thread left current is not the next one's."""
-    POSITION.set(None)
-    otel_context.attach(otel_context.Context())
+def _outside_every_run() -> Iterator[None]:
+    """No test leaves its run current on this thread, for the next one to find."""
+    yield
+    assert position() is None

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import functools
+import weakref
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from hangup.core import registry
@@ -77,41 +78,51 @@ def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 
 
 class Witness(RunObserver):
-    """Writes down what happens to runs, as (event, run name, details...)."""
+    """Writes down what happens to runs, as (event, run name, details...).
+
+    Of those it saw start: what an earlier test has left may still end, on a thread or
+    in a garbage collection.
+    """
 
     def __init__(self) -> None:
         self.events: list[tuple[Any, ...]] = []
+        self._seen: weakref.WeakSet[Run] = weakref.WeakSet()
+
+    def _note(self, event: str, run: Run, *details: object) -> None:
+        if run in self._seen:
+            self.events.append((event, run.name, *details))
 
     def of(self, *names: str) -> list[tuple[Any, ...]]:
         """Return the events with one of these names, in order."""
         return [event for event in self.events if event[0] in names]
 
     def started(self, run: Run) -> None:
-        self.events.append(("started", run.name))
+        self._seen.add(run)
+        self._note("started", run)
 
     def abandoned(self, run: Run) -> None:
         abandonment = run.abandonment
         assert abandonment is not None
-        self.events.append(("abandoned", run.name, abandonment.cause.value))
+        self._note("abandoned", run, abandonment.cause.value)
 
     def delivered(self, run: Run) -> None:
         assert run.delivered_at is not None
-        self.events.append(("delivered", run.name))
+        self._note("delivered", run)
 
     def closed(self, run: Run) -> None:
         assert run.closed_at is not None
-        self.events.append(("closed", run.name))
+        self._note("closed", run)
 
     def settled(self, run: Run, unsettled: int) -> None:
-        self.events.append(("settled", run.name, unsettled))
+        self._note("settled", run, unsettled)
 
     def swallowed(self, run: Run) -> None:
-        self.events.append(("swallowed", run.name))
+        self._note("swallowed", run)
 
     def refused(
         self, run: Run, kind: str, cause: Cause, decision: str, model: str | None
     ) -> None:
-        self.events.append(("refused", run.name, kind, cause.value, decision))
+        self._note("refused", run, kind, cause.value, decision)
 
 
 @contextlib.contextmanager

@@ -52,11 +52,12 @@ def test_nothing_is_decided_while_the_grace_lasts(clock: FakeClock) -> None:
 
 
 def test_nobody_back_in_time_means_gone_when_they_left(clock: FakeClock) -> None:
-    run = waiting(clock)
-    clock.advance(1)
-    left = clock.monotonic()
-    run.leave()
     with witness() as seen:
+        run = waiting(clock)
+        clock.advance(1)
+        left = clock.monotonic()
+        run.leave()
+        assert seen.of("abandoned") == []
         clock.advance(10)
     assert seen.of("abandoned") == [("abandoned", run.name, "disconnect")]
     assert t0(run) == left

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from typing import TYPE_CHECKING
 
@@ -492,15 +493,19 @@ async def test_left_in_another_task() -> None:
 
 
 def test_left_while_a_block_inside_it_is_open() -> None:
-    mine = KeyError("mine")
-    with hangup.run():
-        outer, inner = hangup.drain(), hangup.cleanup()
-        outer.__enter__()
-        inner.__enter__()
-        with pytest.raises(MisuseError, match="nest the 'with' blocks") as error:
-            outer.__exit__(KeyError, mine, None)
-        assert error.value.__cause__ is mine
-        inner.__exit__(None, None, None)
+    def misuse() -> None:
+        mine = KeyError("mine")
+        with hangup.run():
+            outer, inner = hangup.drain(), hangup.cleanup()
+            outer.__enter__()
+            inner.__enter__()
+            with pytest.raises(MisuseError, match="nest the 'with' blocks") as error:
+                outer.__exit__(KeyError, mine, None)
+            assert error.value.__cause__ is mine
+            inner.__exit__(None, None, None)
+
+    # What is misused so leaves its place behind.
+    contextvars.Context().run(misuse)
 
 
 @pytest.mark.parametrize("budget", [-1.0, float("nan"), float("inf"), None, "soon"])
