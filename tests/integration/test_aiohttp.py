@@ -192,7 +192,8 @@ def test_the_caller_is_told_at_once_and_a_response_that_has_begun_is_aborted() -
                 run.cancel(request.query["cause"])
             return web.Response()
 
-        routes = {"/late/*": {"budget": 0.4}}
+        # Long enough for a first piece to have come, also on a machine that is busy.
+        routes = {"/late/*": {"budget": 1.2}}
         more = [web.get("/late/stubborn/x", stubborn), web.get("/kill", kill)]
         async with rig(LONG) as rig_, serving(rig_, *more, routes=routes) as served:
             status, cause, body = await told(served, "/late/json")

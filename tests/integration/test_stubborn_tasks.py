@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
+from anyio._backends import _asyncio as anyio_asyncio
 from support.core import in_loop
 
 import hangup
@@ -109,8 +111,15 @@ def test_b7_stubborn_task_of_a_run_spins_no_cpu() -> None:
                 asyncio.get_running_loop().call_later(0.1, run.cancel)
                 await shape(it)
 
+    # What a loop of another kind, such as uvloop's, has left among anyio's states: its
+    # handles are like no others.
+    elsewhere = SimpleNamespace(_cancel_handle=object(), _parent_scope=None)
+
     @in_loop
     async def check() -> None:
+        states: Any = anyio_asyncio._task_states
+        odd = asyncio.create_task(asyncio.sleep(0))
+        states[odd] = SimpleNamespace(cancel_scope=elsewhere)
         with telemetry(settle=0.3):
             them = {shape: Stubborn() for shape in SHAPES}
             runs = [asyncio.create_task(killed(*each)) for each in them.items()]

@@ -34,7 +34,6 @@ LOOKS: Final = 20
 """How often is looked for the sake of one run."""
 
 _BACKEND = "anyio._backends._asyncio"
-_UNLIKE = (AttributeError, RuntimeError, TypeError)
 
 
 class _Looks:
@@ -108,17 +107,22 @@ def _look(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _repeating(loop: asyncio.AbstractEventLoop) -> Iterator[tuple[Any, Context]]:
-    """Yield the scopes whose cancel comes again, and in which context it was begun."""
+    """Yield the scopes whose cancel comes again, and in which context it was begun.
+
+    Those of other loops are passed over, whatever their handles are like: one loop of
+    uvloop in the process must not hide what repeats on the others.
+    """
     states = getattr(sys.modules.get(_BACKEND), "_task_states", None) or {}
     seen: set[int] = set()
     try:
-        for state in tuple(states.values()):
-            scope = state.cancel_scope
-            while scope is not None and id(scope) not in seen:
-                seen.add(id(scope))
-                handle, inner = scope._cancel_handle, scope
-                scope = scope._parent_scope
-                if handle is not None and handle._loop is loop:
-                    yield inner, handle._context
-    except _UNLIKE:
+        found = tuple(states.values())
+    except RuntimeError:  # another thread has begun or ended a task: see the next look
         return
+    for state in found:
+        scope = getattr(state, "cancel_scope", None)
+        while scope is not None and id(scope) not in seen:
+            seen.add(id(scope))
+            handle: Any = getattr(scope, "_cancel_handle", None)
+            if getattr(handle, "_loop", None) is loop:
+                yield scope, handle._context
+            scope = getattr(scope, "_parent_scope", None)
