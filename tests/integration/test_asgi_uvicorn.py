@@ -69,16 +69,16 @@ def test_the_deadline_answers_504_and_closes_the_model_call(
             return JSONResponse({})
 
         app = Starlette(routes=[Route("/agent/{id}", agent)])
-        with Served(HangupMiddleware(app, budget=0.3), http=http) as server:
+        with Served(HangupMiddleware(app, budget=1.0), http=http) as server:
             began = time.monotonic()
             answer = httpx.get(f"{server.url}/agent/7", timeout=10)
             elapsed = time.monotonic() - began
             assert answer.status_code == 504
             assert answer.headers["hangup-cause"] == "deadline"
             assert answer.json()["error"] == "deadline"
-            assert 0.25 < elapsed < 1.3
+            assert 0.95 < elapsed < 2.5
             model.wait_closed(1)
-            assert model.closed[0] - began < 1.3
+            assert model.closed[0] - began < 2.5
             # The connection is as good as before.
             assert httpx.get(f"{server.url}/none").status_code == 404
             server.idle()
@@ -145,7 +145,7 @@ def test_after_the_first_byte_the_deadline_closes_the_connection_unfinished(
         return StreamingResponse(tokens())
 
     app = Starlette(routes=[Route("/agent", agent)])
-    with Served(HangupMiddleware(app, budget=0.3), http=http) as server:
+    with Served(HangupMiddleware(app, budget=1.0), http=http) as server:
         with get(server, "/agent") as sock:
             data = read_all(sock)
         assert data.startswith(b"HTTP/1.1 200")
@@ -229,12 +229,12 @@ def test_a_sync_endpoint_is_answered_at_the_deadline_and_refused_after_it(
     journal: Journal,
 ) -> None:
     refused: list[BaseException] = []
-    ended = threading.Event()
+    answered, ended = threading.Event(), threading.Event()
 
     def agent(_request: Request) -> Response:
         try:
             with spending():
-                time.sleep(0.6)
+                answered.wait(10)
             with spending():
                 refused.append(AssertionError("it was let through"))
         except BaseException as error:
@@ -245,11 +245,12 @@ def test_a_sync_endpoint_is_answered_at_the_deadline_and_refused_after_it(
         return JSONResponse({})
 
     app = Starlette(routes=[Route("/", agent)])
-    with Served(HangupMiddleware(app, budget=0.3)) as server:
+    with Served(HangupMiddleware(app, budget=1.0)) as server:
         began = time.monotonic()
         answer = httpx.get(server.url, timeout=10)
         assert answer.status_code == 504
-        assert time.monotonic() - began < 0.6
+        assert time.monotonic() - began < 2.5
+        answered.set()
         assert ended.wait(10)
         server.idle()
     assert [type(error) for error in refused] == [hangup.DeadlineExceeded]
@@ -302,7 +303,7 @@ def test_a_stopped_stream_is_not_ended_cleanly_whatever_stands_around(
         with Served(app) as server:
             with server.connect() as sock:
                 sock.sendall(
-                    b"GET /stream HTTP/1.1\r\nHost: x\r\nX-Hangup-Budget: 0.3\r\n\r\n"
+                    b"GET /stream HTTP/1.1\r\nHost: x\r\nX-Hangup-Budget: 1.0\r\n\r\n"
                 )
                 data = read_all(sock)
             assert b"one " in data

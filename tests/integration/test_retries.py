@@ -96,11 +96,18 @@ def test_in_refuse_mode_a_call_in_flight_ends_and_its_retries_do_not_begin() -> 
                     base_url=provider.url, api_key="x", max_retries=4
                 ) as client,
             ):
+
+                async def leave(run: hangup.Run) -> None:
+                    await provider.answered.wait()
+                    run.cancel("disconnect")
+
                 tracer = measured.tracer()
-                with pytest.raises(hangup.DeadlineExceeded):
-                    async with hangup.run(budget=0.3, mode="refuse"):
+                with pytest.raises(hangup.RunCancelled):
+                    async with hangup.run(mode="refuse") as run:
+                        leaving = asyncio.create_task(leave(run))
                         with tracer.start_as_current_span("chat m", attributes=CHAT):
                             await client.chat.completions.create(**question())
+                await leaving
                 return provider.requests
 
     assert asyncio.run(main()) == 1

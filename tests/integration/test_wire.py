@@ -356,9 +356,9 @@ async def test_e3_sdk_retries_multiply_timeout(rig: Rig) -> None:
     client = rig.client.with_options(timeout=30.0)  # and two retries
     begun = time.monotonic()
     with pytest.raises(hangup.DeadlineExceeded):
-        async with hangup.run(name="r", budget=0.5):
+        async with hangup.run(name="r", budget=1.5):
             await client.chat.completions.create(**ASK)
-    assert time.monotonic() - begun < 1.5
+    assert time.monotonic() - begun < 3.5
     call = await rig.provider.call()
     await call.left()
     assert rig.provider.requests == 1
