@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hangup.core.deadline import Deadline
+    from hangup.core.rollout import Place
     from hangup.errors import RunAbandoned
 
 
@@ -45,6 +46,7 @@ class Run:
         delivered_at: When the caller had the result, or None.
         closed_at: When the scope was left, or None.
         ledger: A slot for the layer that keeps the run's accounts.
+        place: Where the rollout's rules look for it; None of one opened in code.
         origin: A slot for the layer that keeps the context the run was opened in.
         statement: A slot for the layer that tells of the run when it is over.
         span: A slot for the layer that keeps the span the run is seen by.
@@ -71,6 +73,7 @@ class Run:
         "name",
         "origin",
         "parent",
+        "place",
         "root",
         "settings",
         "span",
@@ -115,6 +118,7 @@ class Run:
         self.ledger: Any = None
         self.statement: Any = None
         self.origin: Any = None
+        self.place: Place | None = None
         self.span: Any = None
         self.work = Work(self)
         self.absence = Absence(self, on_disconnect, grace)
@@ -378,7 +382,7 @@ class Run:
 
     def _poll(self) -> None:
         # A loop's clock may run a moment ahead of ours (uvloop counts milliseconds).
-        if self.token.poll() is None and not self.token.finished:
+        if self.token.poll() is None and self.token.waits:
             self._timer = self.clock.call_at(self.token.deadline.at, self._poll)
 
     def _abandoned(self, _abandonment: Abandonment) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from hangup import config
 from hangup.config import Mode, OnDisconnect
-from hangup.core import registry
+from hangup.core import registry, rollout
 from hangup.core.cause import Cause
 from hangup.core.clock import SYSTEM_CLOCK
 from hangup.core.current import Position, enter, position
@@ -17,13 +17,14 @@ from hangup.core.deadline import Deadline, check_budget
 from hangup.core.run import Run
 from hangup.core.tree import current_task
 from hangup.core.unwind import stems_from_stop
-from hangup.errors import ArgumentError, MisuseError, RunAbandoned
+from hangup.errors import ArgumentError, MisuseError, RunAbandoned, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
     from hangup.core.clock import Clock
+    from hangup.core.rollout import Place
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -67,6 +68,7 @@ class RunScope:
         on_disconnect: What ``run.leave()`` means: abandon (the default), grace or
             finish. Of the outermost run only: it is the one somebody waits for.
         grace: Seconds to come back in; ``HANGUP_GRACE`` if None.
+        place: Where the rollout's rules look for it (for servers).
         clock: What to measure on; that of the run around it, else the machine's, if
             None. Tests inject one.
 
@@ -92,6 +94,7 @@ class RunScope:
         server: bool = False,
         on_disconnect: OnDisconnect | str | None = None,
         grace: float | None = None,
+        place: Place | None = None,
         clock: Clock | None = None,
     ) -> None:
         # Checked here, where the mistake is, not at the first request.
@@ -114,6 +117,7 @@ class RunScope:
         self._server = server
         self._on_disconnect = config.read_on_disconnect("on_disconnect", on_disconnect)
         self._grace = config.read_seconds("grace", grace)
+        self._place = place
         self._clock = clock
         self._run: Run | None = None
         self._leave: Callable[[], None] | None = None
@@ -131,27 +135,34 @@ class RunScope:
         parent = None if here is None else here.run
         if parent is not None and parent.inert:
             parent = None
-        settings = config.current()
-        mode = (self._mode or Mode.ENFORCE).least(settings.mode)
-        mode = mode if parent is None else mode.least(parent.mode)
+        name = self._name or ("run" if parent is None else parent.name)
+        tenant = self._tenant or ("" if parent is None else parent.tenant)
+        ruling = rollout.rule(
+            parent, self._place, self._mode, name, tenant, self._token
+        )
+        mode = ruling.mode
         if parent is not None and mode is not Mode.OFF and not self._latent:
             # Whoever opens a run says that this is agent work: no latent run any more.
             parent.root.begin_spending()
         clock = self._clock or (SYSTEM_CLOCK if parent is None else parent.clock)
-        deadline = self._deadline or Deadline.after(self._budget, clock)
+        budget = self._budget if ruling.budget is None else ruling.budget
+        deadline = self._deadline or Deadline.after(budget, clock)
+        grace = self._grace if ruling.grace is None else ruling.grace
+        meant = ruling.on_disconnect or self._on_disconnect
         run = Run(
-            name=self._name or ("run" if parent is None else parent.name),
-            tenant=self._tenant or ("" if parent is None else parent.tenant),
+            name=name,
+            tenant=tenant,
             mode=mode,
             deadline=deadline,
             parent=parent,
-            run_id=self._token,
+            run_id=ruling.token,
             joined=self._joined,
             latent=(self._latent and parent is None) or mode is Mode.OFF,
             supersede_key=self._supersede_key,
-            on_disconnect=self._on_disconnect or OnDisconnect.ABANDON,
-            grace=settings.grace if self._grace is None else self._grace,
+            on_disconnect=meant or OnDisconnect.ABANDON,
+            grace=config.current().grace if grace is None else grace,
         )
+        run.place = self._place
         self._run = run
         run.work.enter()
         task = run.work.task
@@ -212,6 +223,8 @@ class RunScope:
         self, run: Run, error: BaseException | None
     ) -> BaseException | None:
         abandonment = run.abandonment
+        if isinstance(error, Stop) and abandonment and not abandonment.inherited:
+            return run.error()  # whatever its mode has become meanwhile
         if error is None:
             if not self._server and abandonment is None and not run.absence.away:
                 run.deliver()
@@ -227,9 +240,10 @@ class RunScope:
             return None
         if abandonment.inherited or not _converts(run):
             return None
-        if isinstance(error, asyncio.CancelledError) and self._cancelled_outside(run):
-            return None
-        if not stems_from_stop(error):
+        outside = isinstance(error, asyncio.CancelledError) and (
+            self._cancelled_outside(run)
+        )
+        if outside or not stems_from_stop(error):
             return None
         # An error that says so already, such as a refusal on a thread, is good enough.
         said = isinstance(error, RunAbandoned) and error.cause == abandonment.cause
@@ -302,6 +316,7 @@ class RunScope:
             "server": self._server,
             "on_disconnect": self._on_disconnect,
             "grace": self._grace,
+            "place": self._place,
             "clock": self._clock,
         }
         return type(self)(**(settings | changes))
