@@ -7,22 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import (
-    MetricExporter,
-    MetricExportResult,
-    MetricsData,
-    PeriodicExportingMetricReader,
-)
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
+from support.tofile import ToFile
 
 import hangup
 from hangup.servers.asgi import HangupMiddleware
@@ -31,29 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from starlette.requests import Request
-
-
-class ToFile(MetricExporter):
-    """Writes the last state of ``hangup.tokens`` and ``hangup.runs``."""
-
-    def export(
-        self, metrics_data: MetricsData, timeout_millis: float = 0, **_options: object
-    ) -> MetricExportResult:
-        rows: list[Any] = [
-            [metric.name, dict(point.attributes or {}), getattr(point, "value", None)]
-            for resource in metrics_data.resource_metrics
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-            if metric.name in ("hangup.tokens", "hangup.runs")
-            for point in metric.data.data_points
-        ]
-        Path(os.environ["SPENT"]).write_text(json.dumps(rows))
-        return MetricExportResult.SUCCESS
-
-    def shutdown(self, timeout_millis: float = 0, **_options: object) -> None: ...
-
-    def force_flush(self, timeout_millis: float = 0) -> bool:
-        return True
 
 
 provider = TracerProvider()

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from openai import AsyncOpenAI
 from opentelemetry.instrumentation.genai.openai import OpenAIInstrumentor
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 
     from openai.types.chat import ChatCompletion
     from starlette.routing import BaseRoute
+
+    class Listening(Protocol):
+        """A server on loopback."""
+
+        port: int
+
 
 MODEL = "gpt-4o-mini"
 IN_TIME = 1.0
@@ -165,7 +171,7 @@ class Caller:
     @classmethod
     async def asks(
         cls,
-        served: Served,
+        served: Listening,
         path: str = "/",
         headers: Mapping[str, str] | None = None,
     ) -> Self:
@@ -176,6 +182,10 @@ class Caller:
         writer.write(("\r\n".join(lines) + "\r\n\r\n").encode())
         await writer.drain()
         return cls(reader, writer)
+
+    async def begins(self) -> None:
+        """Wait for the first of the answer."""
+        await self._reader.read(1)
 
     def leaves(self) -> float:
         """Hang up, and return when."""

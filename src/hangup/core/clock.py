@@ -48,6 +48,20 @@ def unix_offset(clock: Clock) -> float:
     return clock.wall() - clock.monotonic()
 
 
+def timer_of(clock: Clock, *, on_loop: bool) -> Callable[..., Timer]:
+    """Return what calls back at an instant: ``clock.call_at``, or one off any loop.
+
+    A loop's timers end with it. A run that belongs to none may see several come and go
+    (``asyncio.run``, or ``run_sync`` of an agent framework, in a handler that blocks).
+
+    Args:
+        clock: What to measure on. One that has no such choice is taken as it is.
+        on_loop: Whether the loop that is running here lives as long as the timer.
+    """
+    call: Callable[..., Timer] = clock.call_at
+    return call if on_loop else getattr(clock, "call_off_loop", call)
+
+
 class SystemClock:
     """The machine's clock. Thread-safe.
 
@@ -73,6 +87,10 @@ class SystemClock:
         return _LoopTimer(
             loop, loop.call_later(max(0.0, when - self.monotonic()), callback)
         )
+
+    def call_off_loop(self, when: float, callback: Callable[[], None]) -> Timer:
+        """Do the same on the daemon thread, also where an event loop is running."""
+        return self._thread.call_at(when, callback)
 
 
 class _LoopTimer:

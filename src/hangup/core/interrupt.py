@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     Outsider = Callable[[Context], bool]
 
 _MOST_FOLLOWED = 1_000
+_NOBODY = ("hangup.core", "asyncio.base_events", "uvloop")
 
 
 def awaited_outside(future: asyncio.Future[Any], outsider: Outsider) -> bool:
@@ -32,7 +33,7 @@ def awaited_outside(future: asyncio.Future[Any], outsider: Outsider) -> bool:
     return any(
         context is not None
         and outsider(context)
-        and not (getattr(callback, "__module__", None) or "").startswith(__package__)
+        and not (getattr(callback, "__module__", None) or "").startswith(_NOBODY)
         and (is_task or isinstance(getattr(callback, "__self__", None), asyncio.Task))
         for callback, context in getattr(future, "_callbacks", None) or ()
     )

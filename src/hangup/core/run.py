@@ -11,6 +11,7 @@ from hangup.config import Mode, OnDisconnect
 from hangup.core import admission, registry
 from hangup.core.absence import Absence
 from hangup.core.cause import Abandonment, Cause
+from hangup.core.clock import timer_of
 from hangup.core.current import position
 from hangup.core.guard import guarded
 from hangup.core.hooks import Hooks
@@ -338,7 +339,8 @@ class Run:
         self.token.on_cancel(self._abandoned, first=True)
         above = math.inf if self.parent is None else self.parent.deadline.at
         if self.token.binding and self.token.deadline.at < above:
-            self._timer = self.clock.call_at(self.token.deadline.at, self._poll)
+            call_at = timer_of(self.clock, on_loop=self.work.loop is not None)
+            self._timer = call_at(self.token.deadline.at, self._poll)
 
     def close(self) -> None:
         """Note that the scope was left. Called once, by the scope."""

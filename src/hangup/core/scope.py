@@ -123,6 +123,16 @@ class RunScope:
         self._leave: Callable[[], None] | None = None
         self._baseline = 0
 
+    def step_out(self) -> None:
+        """Leave the place of the run, but not the run.
+
+        For a server whose application goes on later, and perhaps never: what runs on
+        this thread meanwhile is not the run's. Idempotent; the scope is still to be
+        left.
+        """
+        if self._leave is not None:
+            self._leave()
+
     # Entering and leaving, shared by the sync and the async form
 
     def _open(self) -> Run:
@@ -253,7 +263,8 @@ class RunScope:
         """Whether a cancel that is not ours is pending on the scope's task: it wins."""
         task = run.work.task
         if task is None:
-            return True
+            # Nobody can cancel a thread: it comes from a loop that ran inside.
+            return not run.work.acts
         if not run.work.tree.signalled(task):
             return True
         return task.cancelling() > self._baseline

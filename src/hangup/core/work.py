@@ -234,7 +234,7 @@ class Work:
         if not self.acts or self.left:
             return
         if self.loop is None:
-            self._arm_report()
+            self.settle_later()  # a thread is not stopped, a loop that runs in it is
             return
         try:
             self.loop.call_soon_threadsafe(self._stop_scope)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hangup.config import Mode
 from hangup.core.cause import Cause
 from hangup.servers._asgi_receive import Reader
+from hangup.servers._common_exchange import barred, cause_of, connect, goes_on
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     Send = Callable[[Message], Awaitable[None]]
 
 _logger = logging.getLogger("hangup.servers.asgi")
-
-SERVER_ERROR = 500
 
 
 class Exchange:
@@ -57,11 +56,7 @@ class Exchange:
     def bind(self, run: Run) -> None:
         """Serve ``run``, which has just been opened."""
         self._run = run
-        run.caller = "connected"
-        inbound = self._opening.inbound
-        if inbound is not None and inbound.gone is not None:
-            at = run.clock.monotonic() - inbound.gone
-            run.cancel(Cause.DISCONNECT, "abandoned upstream", at=at)
+        connect(run, self._opening.inbound)
         run.on_spending(self._spending)
 
     async def send(self, message: Message) -> None:
@@ -98,7 +93,7 @@ class Exchange:
             if self._answer is not None:
                 await asyncio.wait((self._answer,))
             elif run is not None and (stop is not None or self.barred(run)):
-                cause = _cause_of(run, stop)
+                cause = cause_of(run, stop)
                 if not (cause is Cause.DISCONNECT and self.reader.gone):
                     await self._answered(cause)
         finally:
@@ -111,16 +106,7 @@ class Exchange:
 
         A failed run is not barred: the application is busy telling its caller so.
         """
-        if run.latent:
-            return False
-        if self._answer is not None:
-            return True
-        abandonment = run.abandonment
-        return (
-            abandonment is not None
-            and abandonment.cause is not Cause.FAILED
-            and run.work.acts
-        )
+        return barred(run) or (self._answer is not None and not run.latent)
 
     async def forward(self, message: Message) -> None:
         """Hand a message to the server, unchanged.
@@ -213,7 +199,7 @@ class Exchange:
         run = self._run
         if run is None or self._last or self._answer is not None:
             return
-        cause = _cause_of(run, None)
+        cause = cause_of(run, None)
         self._answer = self._loop.create_task(
             self._answered(cause),
             name="hangup-asgi-answer",
@@ -233,32 +219,6 @@ class Exchange:
             return
         if not run.absence.returned:
             self.left(run, message)
-        if _goes_on(run):
+        if goes_on(run):
             self._alone = True
             self.goes_on_alone()
-
-
-def _goes_on(run: Run) -> bool:
-    """Whether the run goes on although its client left, and hangup sees to that.
-
-    In observe mode the application hears of the client whatever it hears without us.
-    """
-    absence = run.absence
-    return (
-        (absence.returned or absence.may_return)
-        and run.mode.refuses
-        and not run.latent
-        and run.delivered_at is None
-        and run.token.abandonment is None
-    )
-
-
-def failure(status: int) -> str | None:
-    """Return how a response of this status failed the run, None if it did not."""
-    return f"status {status}" if status >= SERVER_ERROR else None
-
-
-def _cause_of(run: Run, stop: BaseException | None) -> Cause:
-    """Return why the run has no answer; ``stop`` may be that of a child run."""
-    cause = run.cause or getattr(stop, "cause", None)
-    return Cause(cause) if cause else Cause.FAILED

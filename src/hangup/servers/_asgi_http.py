@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 from hangup.config import Mode
 from hangup.core.cause import Cause
 from hangup.servers import _asgi_respond as respond
-from hangup.servers._asgi_exchange import SERVER_ERROR, Exchange, failure
+from hangup.servers._asgi_exchange import Exchange
+from hangup.servers._common_exchange import SERVER_ERROR, failure
 
 if TYPE_CHECKING:
     from hangup.core.run import Run

@@ -19,41 +19,20 @@ loop: that loop is about to stop, others may not be.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
-import threading
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
-from hangup import config
-from hangup.core import registry
-from hangup.core.cause import Cause
-from hangup.core.current import position
-from hangup.core.registry import RunObserver
-from hangup.otel import settlement
-from hangup.otel.instrumentor import HangupInstrumentor
+from hangup.servers._common_farewell import begun, end, ended
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable
 
-    from hangup.core.run import Run
     from hangup.servers._asgi_receive import Message, Receive, Scope
 
     Send = Callable[[Message], Awaitable[None]]
 
-_EXPORT_SECONDS: Final = 5.0
-_DETAIL: Final = "the server is shutting down"
 _GRACEFUL: Final = "graceful shutdown"
 _SERVICE_RESTART: Final = 1012  # RFC 6455, IANA registry of close codes
-
-_logger = logging.getLogger("hangup.servers.asgi")
-
-
-class _Applications:
-    """How many applications of the process have started and not ended."""
-
-    lock = threading.Lock()
-    running = 0
 
 
 async def serve(
@@ -70,18 +49,18 @@ async def serve(
         kind = message["type"]
         if kind == "lifespan.startup.complete" and not running:
             running = True
-            _count(1)
+            begun()
         elif running and kind.startswith("lifespan.shutdown."):
             running = False
-            if _count(-1) == 0:
-                await _end()
+            if ended():
+                await end()
         await send(message)
 
     try:
         await app(scope, receive, tapped)
     finally:
         if running:
-            _count(-1)
+            ended()
 
 
 def cut_by_shutdown(error: asyncio.CancelledError) -> bool:
@@ -92,72 +71,3 @@ def cut_by_shutdown(error: asyncio.CancelledError) -> bool:
 def closed_by_shutdown(message: Message | None) -> bool:
     """Whether a WebSocket was closed because its server goes down."""
     return message is not None and message.get("code") == _SERVICE_RESTART
-
-
-def shut_down(run: Run) -> bool:
-    """Abandon a run because the process is going down."""
-    return run.cancel(Cause.SHUTDOWN, _DETAIL)
-
-
-def _count(change: int) -> int:
-    with _Applications.lock:
-        _Applications.running += change
-        return _Applications.running
-
-
-async def _end() -> None:
-    try:
-        await _stop_runs()
-        settlement.release()
-        await asyncio.to_thread(HangupInstrumentor().flush, _EXPORT_SECONDS)
-    except Exception:  # the server's shutdown goes on
-        _logger.exception("hangup could not end cleanly with the application")
-
-
-async def _stop_runs() -> None:
-    """Abandon what lives on this loop, and wait until it has stopped."""
-    loop = asyncio.get_running_loop()
-    here = position()
-    around = None if here is None or here.run is None else here.run.root
-    with _Farewell(loop) as farewell:
-        for run in registry.live_runs():
-            if run.parent is None and run is not around and run.work.loop is loop:
-                farewell.stop(run)
-        await farewell.stopped()
-
-
-class _Farewell(RunObserver):
-    """Abandons runs and knows when they have stopped; a context manager."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._stopping: set[Run] = set()
-        self._done = asyncio.Event()
-
-    def __enter__(self) -> Self:
-        registry.add_observer(self)
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        registry.remove_observer(self)
-
-    def stop(self, run: Run) -> None:
-        self._stopping.add(run)
-        if not (shut_down(run) and run.work.acts):
-            self._stopping.discard(run)  # nothing of it is stopped: nothing to wait for
-
-    async def stopped(self) -> None:
-        if not self._stopping:
-            return
-        with contextlib.suppress(TimeoutError):
-            # By then the runs have reported what did not stop.
-            async with asyncio.timeout(config.current().settle + 1.0):
-                await self._done.wait()
-
-    def settled(self, run: Run, unsettled: int) -> None:  # noqa: ARG002  an observer
-        self._loop.call_soon_threadsafe(self._note, run)
-
-    def _note(self, run: Run) -> None:
-        self._stopping.discard(run)
-        if not self._stopping:
-            self._done.set()

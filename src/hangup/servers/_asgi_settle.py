@@ -1,32 +1,26 @@
-"""The endpoint where other processes tell what became of answers given here."""
+"""Notices of other processes over ASGI."""
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from hangup import config
-from hangup.config import Mode
-from hangup.otel import settlement
-from hangup.otel.notices import MAX_BODY, SETTLE_HEADER, SETTLE_PATH
+from hangup.otel.notices import MAX_BODY, SETTLE_HEADER
+from hangup.servers._common_settle import addressed, take
 
 if TYPE_CHECKING:
     from hangup.servers._asgi_exchange import Send
     from hangup.servers._asgi_receive import Receive, Scope
 
 _MARK: Final = (SETTLE_HEADER.encode(), b"1")
-_NO_CONTENT: Final = 204
-_BAD_REQUEST: Final = 400
 
 
 def is_settlement(scope: Scope) -> bool:
     """Whether the request carries notices for us and not for the application."""
-    return (
-        scope["path"].endswith(SETTLE_PATH)
-        and scope["path"].removeprefix(scope.get("root_path", "")) == SETTLE_PATH
-        and scope["method"] == "POST"
-        and _MARK in [tuple(field) for field in scope["headers"]]
-        and config.current().mode is not Mode.OFF
-    )
+    # The path first: nearly no request has it, and each is asked.
+    return addressed(
+        scope["method"], scope["path"], scope.get("root_path", "")
+    ) and _MARK in [tuple(field) for field in scope["headers"]]
 
 
 async def serve(receive: Receive, send: Send) -> None:
@@ -34,14 +28,9 @@ async def serve(receive: Receive, send: Send) -> None:
     body = await _read(receive)
     if body is None:
         return
-    taken = len(body) <= MAX_BODY and settlement.receive_body(body)
-    await send(
-        {
-            "type": "http.response.start",
-            "status": _NO_CONTENT if taken else _BAD_REQUEST,
-            "headers": [] if taken else [(b"content-length", b"0")],
-        }
-    )
+    status = take(body)
+    headers = [] if status == HTTPStatus.NO_CONTENT else [(b"content-length", b"0")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from hangup.servers import _asgi_respond as respond
-from hangup.servers._asgi_exchange import Exchange, failure
-from hangup.servers._asgi_lifespan import closed_by_shutdown, shut_down
+from hangup.servers._asgi_exchange import Exchange
+from hangup.servers._asgi_lifespan import closed_by_shutdown
+from hangup.servers._common_exchange import failure
+from hangup.servers._common_farewell import shut_down
 
 if TYPE_CHECKING:
     from hangup.core.cause import Cause

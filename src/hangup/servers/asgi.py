@@ -55,15 +55,14 @@ of the two modes, which is never less than observe on the word of the request.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Any
 
-from hangup.core.unwind import stems_from_stop
-from hangup.errors import RunAbandoned, Stop
 from hangup.servers import _asgi_lifespan, _asgi_settle
 from hangup.servers._asgi_http import HttpExchange
 from hangup.servers._asgi_terms import RouteSettings, Terms
 from hangup.servers._asgi_websocket import SocketExchange
+from hangup.servers._common_exchange import ends_here
+from hangup.servers._common_farewell import shut_down
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -76,8 +75,6 @@ if TYPE_CHECKING:
     App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 __all__ = ["HangupMiddleware", "RouteSettings"]
-
-_logger = logging.getLogger("hangup.servers.asgi")
 
 _MARK = "hangup.middleware"
 
@@ -140,7 +137,6 @@ class HangupMiddleware:
             on_disconnect=on_disconnect,
             grace=grace,
         )
-        self._warned = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection. Never raises a stop."""
@@ -169,11 +165,11 @@ class HangupMiddleware:
                     await self.app(scope, exchange.reader.receive, exchange.send)
                 except asyncio.CancelledError as error:
                     if _asgi_lifespan.cut_by_shutdown(error):
-                        _asgi_lifespan.shut_down(run)
+                        shut_down(run)
                     raise
                 exchange.returned()
         except BaseException as error:
-            if not _ends_here(error):
+            if not ends_here(error):
                 raise
             stop = error
         finally:
@@ -185,17 +181,5 @@ class HangupMiddleware:
             if opening is not None:
                 scope[_MARK] = True
             return opening
-        if self._terms.given and not self._warned:
-            self._warned = True
-            _logger.warning(
-                "a HangupMiddleware stands inside another one; its settings have no "
-                "effect. Give them to the outer one, by route"
-            )
+        self._terms.stands_inside()
         return None
-
-
-def _ends_here(error: BaseException) -> bool:
-    """Whether an exception is a stop: what it was for has been done, or is now."""
-    if isinstance(error, BaseExceptionGroup):
-        return stems_from_stop(error)
-    return isinstance(error, (Stop, RunAbandoned))

@@ -17,8 +17,8 @@ from hangup import config
 from hangup.config import Mode
 from hangup.otel.context import INBOUND_KEY
 from hangup.otel.wire import Inbound
-from hangup.servers._asgi_fields import read_budget
 from hangup.servers._asgi_terms import RouteSettings, Terms
+from hangup.servers._common_fields import read_budget
 from hangup.servers.asgi import HangupMiddleware
 
 if TYPE_CHECKING:

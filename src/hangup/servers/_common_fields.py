@@ -1,4 +1,4 @@
-"""What the headers of a connection say to hangup."""
+"""What the headers of a request say to hangup."""
 
 from __future__ import annotations
 
@@ -14,21 +14,29 @@ from hangup.otel import wire
 from hangup.otel.context import INBOUND_KEY
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from hangup.otel.wire import Inbound
-    from hangup.servers._asgi_receive import Scope
 
 
 class Fields:
-    """The request's headers that matter here, found in one pass."""
+    """The request's headers that matter here, found in one pass.
+
+    Args:
+        headers: Names in lower case, and values.
+        budget_header: The name of the one that may tighten the budget.
+    """
 
     __slots__ = ("_baggage", "_header", "budget", "event_stream")
 
-    def __init__(self, scope: Scope, budget_header: bytes) -> None:
+    def __init__(
+        self, headers: Iterable[tuple[bytes, bytes]], budget_header: bytes
+    ) -> None:
         self.budget: bytes | None = None
         self.event_stream = False
         self._header: bytes | None = None
         self._baggage: bytes | None = None
-        for name, value in scope["headers"]:
+        for name, value in headers:
             if name == budget_header:
                 self.budget = value
             elif name == b"hangup":

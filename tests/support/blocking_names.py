@@ -1,0 +1,3 @@
+"""What the blocking agents and their tests both name."""
+
+MODEL = "gpt-4o-mini"
