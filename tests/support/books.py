@@ -62,13 +62,14 @@ def writing() -> MeterProvider:
 class Books:
     """Reads what every process wrote."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, pattern: str = "*.json") -> None:
+        self._directory, self._pattern = directory, pattern
 
     @property
-    def processes(self) -> int:
-        """How many processes have written."""
-        return len(list(self.directory.glob("*.json")))
+    def of_each(self) -> list[Books]:
+        """The books of each process that has written any."""
+        paths = self._directory.glob(self._pattern)
+        return [Books(self._directory, path.name) for path in paths]
 
     def total(self, metric: str, **labels: str) -> float:
         """Sum a metric over all processes; labels by the last word of their names."""
@@ -106,7 +107,7 @@ class Books:
     def _rows(self, metric: str) -> list[tuple[dict[str, str], float]]:
         return [
             ({key.rpartition(".")[2]: value for key, value in labels.items()}, value)
-            for path in self.directory.glob("*.json")
+            for path in self._directory.glob(self._pattern)
             for name, labels, value in json.loads(path.read_text())
             if name == metric and value is not None
         ]

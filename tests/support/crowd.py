@@ -20,12 +20,13 @@ MANY = 50
 KINDS = ("json", "stream", "sse", "ws")
 QUICK = "model=quick"
 """Asks for the answer that is short."""
-_UPGRADE = {
+UPGRADE = {
     "Connection": "Upgrade",
     "Upgrade": "websocket",
     "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
     "Sec-WebSocket-Version": "13",
 }
+"""The headers of a WebSocket's opening handshake."""
 
 
 class Crowd(Protocol):
@@ -54,7 +55,7 @@ class Http1Crowd:
     def __init__(self, served: Serving, kind: str, many: int = MANY) -> None:
         self._kind, self._many = kind, many
         self._served: Any = served  # a caller asks for its port, and for nothing else
-        self._headers = _UPGRADE if kind == "ws" else {}
+        self._headers = UPGRADE if kind == "ws" else {}
 
     async def walk_away(self, model: ModelServer) -> list[float]:
         before = model.log.opened

@@ -17,8 +17,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from sse_starlette import EventSourceResponse
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
+from starlette.middleware import Middleware
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import Mount, Route, WebSocketRoute
+from support.agents import plain_bhm
 from support.books import writing
 
 import hangup
@@ -91,29 +93,39 @@ async def as_websocket(socket: WebSocket) -> None:
 
 
 async def with_background(request: Request) -> Response:
-    """Answer at once, and ask the model afterwards."""
-
-    async def work() -> None:
-        await ask(_wanted(request))
-
-    return JSONResponse({}, background=BackgroundTask(work))
+    """Ask for something short, answer, and ask the model again afterwards."""
+    await ask("quick")
+    return JSONResponse({}, background=BackgroundTask(ask, _wanted(request)))
 
 
-async def spawned(_request: Request) -> Response:
-    """Answer with the process that did."""
-    return JSONResponse({"pid": os.getpid()})
-
-
-app = HangupMiddleware(
-    Starlette(
+def agent(*middleware: Middleware) -> Starlette:
+    """The agent itself, in these, outermost first."""
+    return Starlette(
         routes=[
             Route("/json", as_json),
             Route("/stream", as_stream),
             Route("/sse", as_sse),
             WebSocketRoute("/ws", as_websocket),
             Route("/background", with_background),
-            Route("/pid", spawned),
         ],
+        middleware=middleware,
         lifespan=lifespan,
     )
+
+
+app = HangupMiddleware(agent())
+ending = HangupMiddleware(agent(), shutdown_after=0.5)
+around = agent(plain_bhm(), Middleware(HangupMiddleware))
+inside = agent(Middleware(HangupMiddleware), plain_bhm())
+stacks = Starlette(
+    routes=[
+        Mount("/plain", app),
+        Mount("/around", around),
+        Mount("/inside", inside),
+        Mount("/without", agent()),
+        Mount("/limited", HangupMiddleware(agent(), budget=1.5)),
+        Mount("/tied", HangupMiddleware(agent(), background_in_run=True)),
+    ],
+    lifespan=lifespan,
 )
+"""The same agent in several ways, by the first segment of the path."""

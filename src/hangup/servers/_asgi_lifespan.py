@@ -38,6 +38,7 @@ from hangup.core.current import position
 from hangup.core.registry import RunObserver
 from hangup.otel import settlement
 from hangup.otel.instrumentor import HangupInstrumentor
+from hangup.servers import _asgi_servers, _asgi_signals
 from hangup.servers._asgi_signals import Watch
 
 if TYPE_CHECKING:
@@ -57,10 +58,14 @@ _logger = logging.getLogger("hangup.servers.asgi")
 
 
 class _Applications:
-    """How many applications of the process have started and not ended."""
+    """How many applications of the process have started and not ended.
+
+    And whether their server drops WebSockets at the signal to end.
+    """
 
     lock = threading.Lock()
     running = 0
+    drops_sockets = False
 
 
 async def serve(
@@ -77,11 +82,14 @@ async def serve(
         scope: Of it.
         receive: The server's.
         send: The server's.
-        shutdown_after: Seconds that runs have from the signal to end on; None does not
-            listen for one.
+        shutdown_after: Seconds that runs have from the signal to end on; None is all
+            the time that the server gives them.
     """
     running = False
-    watch = None if shutdown_after is None else Watch(shutdown_after, _DETAIL)
+    watch: Watch | None = None
+    _Applications.drops_sockets = _asgi_servers.drops_sockets(send)
+    if shutdown_after is not None or _Applications.drops_sockets:
+        watch = Watch(shutdown_after, _DETAIL)
 
     async def tapped(message: Message) -> None:
         nonlocal running
@@ -113,7 +121,10 @@ def cut_by_shutdown(error: asyncio.CancelledError) -> bool:
 
 def closed_by_shutdown(message: Message | None) -> bool:
     """Whether a WebSocket was closed because its server goes down."""
-    return message is not None and message.get("code") == _SERVICE_RESTART
+    code = None if message is None else message.get("code")
+    return code == _SERVICE_RESTART or (
+        _asgi_signals.told() and _Applications.drops_sockets
+    )
 
 
 def shut_down(run: Run) -> bool:

@@ -51,6 +51,11 @@ def going_down(send: Send) -> bool:
         return False
 
 
+def drops_sockets(send: Send) -> bool:
+    """Whether the server whose lifespan this is drops WebSockets when told to end."""
+    return _is(_server(send), "granian")
+
+
 async def release(send: Send) -> None:
     """Let a server end that waits for a body which nobody sends any more."""
     try:
@@ -59,6 +64,9 @@ async def release(send: Send) -> None:
             buffer = stream.send.__self__.stream_buffers.get(stream.stream_id)
             if buffer is not None:
                 await buffer.close()
+            # Else it would start to count the connection's idle time, in a task group
+            # that ends; the connection is closed with that.
+            stream.closed = True
     except Exception as error:  # noqa: BLE001  not the hypercorn that was expected
         fault("release", error)
 

@@ -7,7 +7,9 @@ that is bounded by a kill (an orchestrator's grace period, granian's
 server ends as it would have.
 
 The handlers of the server stay in charge. Ours is put before them, notes the time, and
-calls them. A signal that has none is left alone.
+calls them. A signal that has none is left alone. Without ``shutdown_after`` there is
+none of ours, but under granian: it drops every WebSocket at the signal, and tells them
+what it tells of a client that left, so there the time alone is noted.
 """
 
 from __future__ import annotations
@@ -29,7 +31,13 @@ _logger = logging.getLogger("hangup.servers.asgi")
 
 
 class _Process:
+    told = False
     over = False
+
+
+def told() -> bool:
+    """Whether the process was told to end, as far as anybody listens for that."""
+    return _Process.told
 
 
 def over() -> bool:
@@ -44,11 +52,11 @@ class Watch:
     each.
 
     Args:
-        seconds: From the first signal on.
+        seconds: From the first signal on; None only notes that it came.
         detail: What the runs are told.
     """
 
-    def __init__(self, seconds: float, detail: str) -> None:
+    def __init__(self, seconds: float | None, detail: str) -> None:
         self._seconds = seconds
         self._detail = detail
         self._loop = asyncio.get_running_loop()
@@ -58,14 +66,14 @@ class Watch:
 
     def start(self) -> None:
         """Begin to listen; warns where that cannot be done."""
-        _Process.over = False
+        _Process.told = _Process.over = False
         if threading.current_thread() is threading.main_thread():
             for which in _SIGNALS:
                 before = signal.getsignal(which)
                 if callable(before):
                     signal.signal(which, self._handle)
                     self._before[which] = before
-        if not self._before:
+        if not self._before and self._seconds is not None:
             _logger.warning(
                 "shutdown_after has no effect: the server handles no signals on the "
                 "thread of its event loop"
@@ -82,10 +90,13 @@ class Watch:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self._stopped and not self._loop.is_closed():
+            _Process.told = True
             self._loop.call_soon_threadsafe(self._told)
         self._before[signal.Signals(number)](number, frame)
 
     def _told(self) -> None:
+        if self._seconds is None:
+            return
         if self._timer is None and not self._stopped:
             self._timer = self._loop.call_later(self._seconds, self._up)
 
