@@ -89,6 +89,9 @@ class Exchange:
         """Tell the caller why there is no answer, if that can still be said."""
         raise NotImplementedError
 
+    async def excuse(self) -> None:
+        """See that nobody around us misses an answer that has no caller any more."""
+
     async def conclude(self, stop: BaseException | None) -> None:
         """Say what is owed, and stop reading. Call it when the run was left.
 
@@ -101,10 +104,17 @@ class Exchange:
                 await asyncio.wait((self._answer,))
             elif run is not None and (stop is not None or self.barred(run)):
                 cause = _cause_of(run, stop)
-                if not (cause is Cause.DISCONNECT and self.reader.gone):
+                if cause is Cause.DISCONNECT and self.reader.gone:
+                    await self.excuse()
+                else:
                     await self._answered(cause)
         finally:
             await self.reader.close()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the application was stopped, its caller being told or gone."""
+        return self._run is not None and self.barred(self._run)
 
     # For the two kinds
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 from hangup.config import Mode
@@ -89,6 +90,19 @@ class HttpExchange(Exchange):
         if not await servers.head(self._send, start):
             await self._send(start)
             await self._send(body)
+
+    async def excuse(self) -> None:
+        """Give a middleware around us that waits for a response one, for nobody.
+
+        Starlette's BaseHTTPMiddleware would raise "No response returned.", and the
+        server log that, for every client that left.
+        """
+        if self._started or self._last or servers.next_to(self._send):
+            return
+        self._started = self._last = True
+        with contextlib.suppress(Exception):  # nobody is there, as was to be expected
+            for message in respond.to_nobody():
+                await self._send(message)
 
     def _refused(self, run: Run, message: Message) -> bool:
         """Whether this is the framework's 500 for a call that hangup refused.

@@ -11,9 +11,10 @@ failed     500            1011
 disconnect nothing        nothing
 ========== ============== ===============
 
-A caller who is still connected although the run is abandoned with ``disconnect`` (the
-user behind them left) is told like one whose run was killed. The reason of a WebSocket
-close is the cause.
+A middleware around us that waits for a response gets one of status 499 when the client
+is gone; nobody else sees it. A caller who is still connected although the run is
+abandoned with ``disconnect`` (the user behind them left) is told like one whose run was
+killed. The reason of a WebSocket close is the cause.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ SETTLE_HEADER: Final = (b"hangup-settle", b"1")
 """On the response of a joined run: its fate is held until the caller tells it."""
 
 _RETRY_AFTER_SECONDS = 1
+_CLOSED = 499
 
 _STATUS: Final = {
     Cause.DEADLINE: 504,
@@ -79,6 +81,19 @@ def response(cause: Cause) -> tuple[Message, Message]:
         "headers": headers,
     }
     return start, {"type": "http.response.body", "body": body, "more_body": False}
+
+
+def to_nobody() -> tuple[Message, Message]:
+    """Return a response for what stands around us, when the caller is gone.
+
+    With the status that proxies log for such requests (nginx: client closed request).
+    """
+    headers = [
+        (b"content-length", b"0"),
+        (CAUSE_HEADER, Cause.DISCONNECT.value.encode()),
+    ]
+    start = {"type": "http.response.start", "status": _CLOSED, "headers": headers}
+    return start, {"type": "http.response.body", "body": b"", "more_body": False}
 
 
 def closing(cause: Cause) -> Message:

@@ -39,6 +39,11 @@ _MOST_AROUND: Final = 32
 _INTERNAL_ERROR: Final = 2  # RFC 9113, 7: what granian resets a stream with
 
 
+def next_to(send: Send) -> bool:
+    """Whether nothing between us and the server keeps what is sent to itself."""
+    return _server(send) is not None
+
+
 def going_down(send: Send) -> bool:
     """Whether the server that ``send`` belongs to has begun to end, and says so."""
     server = _server(send)

@@ -60,7 +60,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from hangup import config
-from hangup.core.unwind import stems_from_stop
+from hangup.core.unwind import is_residue, stems_from_stop
 from hangup.errors import RunAbandoned, Stop
 from hangup.servers import _asgi_lifespan, _asgi_servers, _asgi_settle
 from hangup.servers._asgi_http import HttpExchange
@@ -192,7 +192,7 @@ class HangupMiddleware:
                     raise
                 exchange.returned()
         except BaseException as error:
-            if not _ends_here(error):
+            if not (_ends_here(error) or (is_residue(error) and exchange.stopped)):
                 raise
             stop = error
         finally:
