@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import django
+import django  # type: ignore[import-untyped]
 import fastapi
 import litestar
-from django.conf import settings
-from django.core.asgi import get_asgi_application
-from django.http import HttpRequest, HttpResponseBase, JsonResponse
+from django.conf import settings  # type: ignore[import-untyped]
+from django.core.asgi import get_asgi_application  # type: ignore[import-untyped]
+from django.core.signals import request_finished  # type: ignore[import-untyped]
+from django.http import HttpRequest, HttpResponseBase, JsonResponse  # type: ignore[import-untyped]
 from django.http import StreamingHttpResponse as DjangoStreaming
-from django.urls import path as django_path
+from django.urls import path as django_path  # type: ignore[import-untyped]
 from litestar.response import Stream
 from starlette.applications import Starlette
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -140,6 +141,19 @@ settings.configure(
 django.setup()
 of_django = get_asgi_application()
 
+
+class Django:
+    """What is heard of Django's own requests."""
+
+    finished = 0
+
+
+def _finished(**_signal: object) -> None:
+    Django.finished += 1
+
+
+request_finished.connect(_finished)
+
 # Together
 
 
@@ -174,6 +188,9 @@ async def app(scope: Scope, receive: Any, send: Any) -> None:
     """Serve ``/STACK/FRAMEWORK/...`` as ``/FRAMEWORK/...`` of that application."""
     if scope["type"] == "lifespan":
         await _lifespan(scope, receive, send)
+        return
+    if scope["path"] == "/finished":
+        await JSONResponse(Django.finished)(scope, receive, send)
         return
     _, stack, framework, rest = scope["path"].split("/", 3)
     path = f"/{framework}/{rest}"

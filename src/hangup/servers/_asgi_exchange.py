@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hangup.config import Mode
 from hangup.core.cause import Cause
-from hangup.servers import _asgi_lifespan, _asgi_signals
+from hangup.servers import _asgi_django, _asgi_lifespan, _asgi_signals
 from hangup.servers._asgi_receive import Reader
 from hangup.servers._asgi_template import template
 
@@ -65,6 +65,12 @@ class Exchange:
             at = run.clock.monotonic() - inbound.gone
             run.cancel(Cause.DISCONNECT, "abandoned upstream", at=at)
         run.on_spending(self._spending)
+
+    def receiving(self) -> Receive:
+        """Return what the application gets as ``receive``."""
+        if self._run is None:  # pragma: no cover  bound before it is asked
+            return self.reader.receive
+        return _asgi_django.receiving(self.reader, self._run, self._on_loop)
 
     async def send(self, message: Message) -> None:
         """Hand a message of the application on; what the application gets as ``send``.

@@ -182,7 +182,7 @@ class HangupMiddleware:
             with opening.run as run:
                 exchange.bind(run)
                 try:
-                    await self.app(scope, exchange.reader.receive, exchange.send)
+                    await self.app(scope, exchange.receiving(), exchange.send)
                 except asyncio.CancelledError as error:
                     if _asgi_lifespan.cut_by_shutdown(error):
                         _asgi_lifespan.shut_down(run)
