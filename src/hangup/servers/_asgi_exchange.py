@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 
 from hangup.config import Mode
 from hangup.core.cause import Cause
+from hangup.servers import _asgi_django, _asgi_signals
 from hangup.servers._asgi_receive import Reader
+from hangup.servers._asgi_template import template
 from hangup.servers._common_exchange import barred, cause_of, connect, goes_on
+from hangup.servers._common_farewell import shut_down
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -59,6 +62,12 @@ class Exchange:
         connect(run, self._opening.inbound)
         run.on_spending(self._spending)
 
+    def receiving(self) -> Receive:
+        """Return what the application gets as ``receive``."""
+        if self._run is None:  # pragma: no cover  bound before it is asked
+            return self.reader.receive
+        return _asgi_django.receiving(self.reader, self._run, self._on_loop)
+
     async def send(self, message: Message) -> None:
         """Hand a message of the application on; what the application gets as ``send``.
 
@@ -82,6 +91,9 @@ class Exchange:
         """Tell the caller why there is no answer, if that can still be said."""
         raise NotImplementedError
 
+    async def excuse(self) -> None:
+        """See that nobody around us misses an answer that has no caller any more."""
+
     async def conclude(self, stop: BaseException | None) -> None:
         """Say what is owed, and stop reading. Call it when the run was left.
 
@@ -94,10 +106,17 @@ class Exchange:
                 await asyncio.wait((self._answer,))
             elif run is not None and (stop is not None or self.barred(run)):
                 cause = cause_of(run, stop)
-                if not (cause is Cause.DISCONNECT and self.reader.gone):
+                if cause is Cause.DISCONNECT and self.reader.gone:
+                    await self.excuse()
+                else:
                     await self._answered(cause)
         finally:
             await self.reader.close()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the application was stopped, its caller being told or gone."""
+        return self._run is not None and self.barred(self._run)
 
     # For the two kinds
 
@@ -150,6 +169,8 @@ class Exchange:
         self.reader.let_go()
         if (failed is not None and not run.latent) or run.absence.away:
             return
+        if self._opening.background_in_run:
+            return  # it is over when the application has returned
         if run.mode is Mode.ENFORCE:
             # The stop did not come before the server had taken it: the answer stands,
             # although the deadline may have passed in these microseconds.
@@ -163,14 +184,12 @@ class Exchange:
         run = self._run
         if run is None:  # pragma: no cover  registered by bind
             return
-        run.name = self._opening.name or self._template() or self._opening.fallback
+        opening = self._opening
+        run.name = opening.name or template(self._scope) or opening.fallback
         run.on_abandon(self._abandoned)
+        if _asgi_signals.over():
+            shut_down(run)
         self._on_loop(self.reader.watch)
-
-    def _template(self) -> str | None:
-        """Return the route template the framework found; never the path itself."""
-        path = getattr(self._scope.get("route"), "path", None)
-        return path if isinstance(path, str) and path else None
 
     def _abandoned(self, run: Run) -> None:
         abandonment = run.token.abandonment
