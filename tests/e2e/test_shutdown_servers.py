@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,6 +31,11 @@ pytestmark = pytest.mark.timeout(110)
 
 SHUTDOWN = ("abandoned", "shutdown")
 HYPERCORN = ("--graceful-timeout", "1")
+CUTS = pytest.mark.skipif(
+    sys.version_info >= (3, 12),
+    reason="hypercorn waits for every connection before it counts its own timeout, "
+    "since asyncio's Server.wait_closed does what it says",
+)
 
 
 def wide(*values: Any) -> ParameterSet:
@@ -67,9 +73,12 @@ async def served(
     [
         wide("uvicorn", "app", ("--timeout-graceful-shutdown", "1")),
         ("uvicorn", "ending", ()),
-        ("hypercorn", "app", HYPERCORN),
-        wide("hypercorn", "app", (*HYPERCORN, "--workers", "1")),
-        wide("hypercorn", "ending", ()),
+        pytest.param("hypercorn", "app", HYPERCORN, marks=CUTS),
+        pytest.param(
+            *("hypercorn", "app", (*HYPERCORN, "--workers", "1")),
+            marks=[CUTS, pytest.mark.wide],
+        ),
+        ("hypercorn", "ending", ()),
         wide("granian", "ending", ()),
         wide("granian", "ending", ("--workers-kill-timeout", "5")),
     ],
@@ -109,15 +118,19 @@ def test_what_outlasts_the_time_it_has_is_told_and_booked(
     check()
 
 
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [pytest.param("app", HYPERCORN, marks=CUTS), ("ending", ())],
+)
 def test_hypercorn_ends_although_a_stream_of_http2_is_unfinished(
-    tmp_path: Path,
+    target: str, options: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Left to itself it waits for ever for bodies that nobody sends any more."""
 
     @in_loop
     async def check() -> None:
         async with (
-            served("hypercorn", tmp_path, "app", HYPERCORN) as (found, model),
+            served("hypercorn", tmp_path, target, options) as (found, model),
             connected(found.port) as connection,
         ):
             as_json, as_stream = connection.open("/json"), connection.open("/stream")

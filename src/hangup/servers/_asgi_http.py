@@ -87,9 +87,11 @@ class HttpExchange(Exchange):
             return
         self._started = self._last = True
         start, body = respond.response(cause)
-        if not await servers.head(self._send, start):
-            await self._send(start)
-            await self._send(body)
+        if self.heads_only:
+            await servers.head(self._send, start)
+            return
+        await self._send(start)
+        await self._send(body)
 
     async def excuse(self) -> None:
         """Give a middleware around us that waits for a response one, for nobody.
