@@ -95,24 +95,25 @@ def test_what_outlasts_the_time_it_has_is_told_and_booked(
             assert (await before.answer())[0] == 200
             as_json = await Caller.asks(found, "/json")
             as_stream = await Caller.asks(found, "/stream")
+            as_sse = await Caller.asks(found, "/sse")
             url = f"ws://127.0.0.1:{found.port}/ws"
             async with websockets.connect(url, proxy=None) as socket:
-                await model.log.opened_count(4)
+                await model.log.opened_count(5)
                 ending = asyncio.create_task(found.terminate())
                 status, headers, _ = await as_json.answer()
-                _, _, partial = await as_stream.answer()
+                partial = [(await one.answer())[2] for one in (as_stream, as_sse)]
                 with pytest.raises(websockets.ConnectionClosed) as closed:
                     await socket.recv()
             assert await ending in ENDED
             assert status == 503
             assert headers["retry-after"] == "1"
             assert headers["hangup-cause"] == "shutdown"
-            assert not partial.endswith(b"0\r\n\r\n")
+            assert not any(body.endswith(b"\r\n0\r\n\r\n") for body in partial)
             if server != "granian":  # it has closed the connection by then
                 assert closed.value.rcvd is not None
                 assert closed.value.rcvd.code == 1012
             assert all(call.cut for call in model.log.calls[1:])
-        assert found.books.runs() == {SHUTDOWN: 3, ("delivered", "none"): 1}
+        assert found.books.runs() == {SHUTDOWN: 4, ("delivered", "none"): 1}
         assert found.books.tokens()[("delivered", "none")] == 28
 
     check()
