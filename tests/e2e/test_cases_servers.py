@@ -274,6 +274,6 @@ def test_a7_granian_late_or_lost_disconnect(bench: Bench) -> None:
 
 
 def test_no_server_has_logged_an_error(bench: Bench) -> None:
-    """For none of the clients that have left by now; runs after the cases."""
-    assert "Traceback" not in bench.served.said
-    assert "No response returned" not in bench.served.said
+    """For none that left by now, or was cut at a deadline; runs after the cases."""
+    for complaint in ("Traceback", "No response returned", "without completing"):
+        assert complaint not in bench.served.said

@@ -68,8 +68,7 @@ class Http1Crowd:
         left = time.monotonic()
         for caller in callers:
             caller.leaves()
-        await model.log.closed_count(before + self._many, within=20)
-        return latencies(model, before, left)
+        return await latencies(model, before, left)
 
     async def come_back(self) -> None:
         once = self._converse if self._kind == "ws" else self._ask
@@ -120,8 +119,7 @@ class Http2Crowd:
             left = time.monotonic()
             for stream in leaving:
                 connection.reset(stream)
-            await model.log.closed_count(before + self._many, within=20)
-            found = latencies(model, before, left)
+            found = await latencies(model, before, left)
             for stream in staying:
                 await stream.finished()
                 assert stream.ended
@@ -140,8 +138,9 @@ class Http2Crowd:
                 assert stream.body
 
 
-def latencies(model: ModelServer, before: int, left: float) -> list[float]:
+async def latencies(model: ModelServer, before: int, left: float) -> list[float]:
     """Seconds from ``left`` to the close of each long call since call ``before``."""
     calls = [call for call in model.log.calls[before:] if call.model == "long"]
+    await model.log.wait_for(lambda: all(call.closed for call in calls), within=20)
     assert all(call.cut for call in calls)
     return [call.closed - left for call in calls if call.closed is not None]

@@ -32,7 +32,10 @@ class Exchange(LoopExchange):
 
     Attributes:
         reader: Its ``receive`` is the application's.
+        heads_only: The server sends no bodies any more.
     """
+
+    heads_only = False
 
     # Class-level defaults, as in the reader.
     _started = False  # the response has begun: nothing else can be said

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from hangup.config import Mode
 from hangup.core.cause import Cause
+from hangup.servers import _asgi_lifespan, _asgi_signals
 from hangup.servers import _asgi_respond as respond
 from hangup.servers import _asgi_servers as servers
 from hangup.servers._asgi_exchange import Exchange
@@ -62,6 +63,8 @@ class HttpExchange(Exchange):
             elif not absence.away:
                 # It was to be finished, but gave up because its client left.
                 run.cancel(Cause.DISCONNECT, at=absence.left_at)
+        elif not self._last and _asgi_signals.ending():
+            _asgi_lifespan.shut_down(run)  # it was cut by who knew, as sse-starlette
         elif not self._last:
             run.cancel(Cause.FAILED, "returned without completing the response")
 
@@ -88,9 +91,11 @@ class HttpExchange(Exchange):
             return
         self._started = self._last = True
         start, body = respond.response(cause)
-        if not await servers.head(self._send, start):
-            await self._send(start)
-            await self._send(body)
+        if self.heads_only:
+            await servers.head(self._send, start)
+            return
+        await self._send(start)
+        await self._send(body)
 
     async def excuse(self) -> None:
         """Give a middleware around us that waits for a response one, for nobody.

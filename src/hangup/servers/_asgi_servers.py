@@ -10,7 +10,8 @@ not all do well there (uvicorn 0.54, hypercorn 0.18, granian 2.8):
 - uvicorn calls it an error of the application, and logs one for every stream that was
   cut. So its connection is closed here, as it would do itself a moment later;
 - hypercorn cancels what outlasts its ``graceful_timeout``, and says nothing about why;
-  but it knows, and can be asked;
+  but it knows, and can be asked. (From Python 3.12 on it first waits for every
+  connection to close, and that timeout means nothing: use ``shutdown_after``);
 - with an unfinished HTTP/2 request, that cancel takes along the task that sends bodies,
   and **hypercorn then waits for ever** for a body to be sent, instead of ending: its
   lifespan never ends either. So that wait is ended here, and what is still to be said
@@ -61,8 +62,14 @@ def drops_sockets(send: Send) -> bool:
     return _is(_server(send), "granian")
 
 
-async def release(send: Send) -> None:
-    """Let a server end that waits for a body which nobody sends any more."""
+async def release(send: Send) -> bool:
+    """Let a server end that waits for a body which nobody sends any more.
+
+    Call it when the server has cut the request.
+
+    Returns:
+        Whether it is so: only a head can be sent from now on, with :func:`head`.
+    """
     try:
         stream = _http2_stream(send)
         if stream is not None:
@@ -72,22 +79,16 @@ async def release(send: Send) -> None:
             # Else it would start to count the connection's idle time, in a task group
             # that ends; the connection is closed with that.
             stream.closed = True
+            return True
     except Exception as error:  # noqa: BLE001  not the hypercorn that was expected
         fault("release", error)
+    return False
 
 
-async def head(send: Send, start: Message) -> bool:
-    """Answer with a head alone, past a server that sends no bodies any more.
-
-    Returns:
-        Whether that was done; where not, the answer is to be sent as any other.
-    """
-    if not going_down(send):
-        return False
+async def head(send: Send, start: Message) -> None:
+    """Answer with a head alone, past a server that sends no bodies any more."""
     try:
         stream = _http2_stream(send)
-        if stream is None:
-            return False
         fields = [(b":status", str(start["status"]).encode())]
         fields += [pair for pair in start["headers"] if pair[0] != b"content-length"]
         protocol = stream.send.__self__
@@ -95,8 +96,6 @@ async def head(send: Send, start: Message) -> bool:
         await protocol._flush()  # noqa: SLF001  see the module
     except Exception as error:  # noqa: BLE001  not the hypercorn that was expected
         fault("head", error)
-        return False
-    return True
 
 
 async def cut(send: Send) -> bool:

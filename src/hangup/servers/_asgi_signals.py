@@ -15,8 +15,10 @@ what it tells of a client that left, so there the time alone is noted.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +42,19 @@ def told() -> bool:
     return _Process.told
 
 
+def ending() -> bool:
+    """Whether the process is known to end, by whatever can be seen of it.
+
+    By what we have seen, or by what sse-starlette sees, which cuts its streams at the
+    signal: uvicorn's handler belongs to a server that says so, or its own copy of that.
+    """
+    if _Process.told:
+        return True
+    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    status = getattr(sys.modules.get("sse_starlette.sse"), "AppStatus", None)
+    return any(getattr(one, "should_exit", False) is True for one in (server, status))
+
+
 def over() -> bool:
     """Whether the time that runs had after the signal is up: none begins any more."""
     return _Process.over
@@ -60,7 +75,7 @@ class Watch:
         self._seconds = seconds
         self._detail = detail
         self._loop = asyncio.get_running_loop()
-        self._before: dict[signal.Signals, Any] = {}
+        self._handlers: dict[signal.Signals, tuple[Any, Any]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
 
@@ -71,9 +86,10 @@ class Watch:
             for which in _SIGNALS:
                 before = signal.getsignal(which)
                 if callable(before):
-                    signal.signal(which, self._handle)
-                    self._before[which] = before
-        if not self._before and self._seconds is not None:
+                    ours = self._handler(before)
+                    signal.signal(which, ours)
+                    self._handlers[which] = (ours, before)
+        if not self._handlers and self._seconds is not None:
             _logger.warning(
                 "shutdown_after has no effect: the server handles no signals on the "
                 "thread of its event loop"
@@ -84,15 +100,22 @@ class Watch:
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
-        for which, before in self._before.items():
-            if signal.getsignal(which) == self._handle:
+        for which, (ours, before) in self._handlers.items():
+            if signal.getsignal(which) is ours:
                 signal.signal(which, before)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if not self._stopped and not self._loop.is_closed():
-            _Process.told = True
-            self._loop.call_soon_threadsafe(self._told)
-        self._before[signal.Signals(number)](number, frame)
+    def _handler(self, before: Any) -> Any:
+        def handle(number: int, frame: FrameType | None) -> None:
+            if not self._stopped and not self._loop.is_closed():
+                _Process.told = True
+                self._loop.call_soon_threadsafe(self._told)
+            before(number, frame)
+
+        # sse-starlette looks for the server that a handler belongs to, to learn of the
+        # end of it.
+        with contextlib.suppress(AttributeError):
+            handle.__self__ = before.__self__  # type: ignore[attr-defined]
+        return handle
 
     def _told(self) -> None:
         if self._seconds is None:

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from hangup.config import Mode, OnDisconnect
+    from hangup.core.run import Run
     from hangup.servers._asgi_exchange import Exchange, Send
     from hangup.servers._asgi_receive import Receive, Scope
     from hangup.servers._asgi_terms import Opening
@@ -183,9 +184,9 @@ class HangupMiddleware:
                 except asyncio.CancelledError as error:
                     if _asgi_lifespan.cut_by_shutdown(error):
                         shut_down(run)
-                    elif _asgi_servers.going_down(send):
+                    elif _cut_by_others(run) and _asgi_servers.going_down(send):
                         shut_down(run)
-                        await _asgi_servers.release(send)
+                        exchange.heads_only = await _asgi_servers.release(send)
                     raise
                 exchange.returned()
         except BaseException as error:
@@ -203,3 +204,9 @@ class HangupMiddleware:
             return opening
         self._terms.stands_inside()
         return None
+
+
+def _cut_by_others(run: Run) -> bool:
+    """Whether the running task, the run's own, has a cancel that is not from hangup."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > run.work.cancels
