@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from hangup.config import Mode
 from hangup.core.cause import Cause
-from hangup.servers import _asgi_lifespan, _asgi_signals
 from hangup.servers import _asgi_respond as respond
 from hangup.servers import _asgi_servers as servers
+from hangup.servers import _asgi_signals
 from hangup.servers._asgi_exchange import Exchange
 from hangup.servers._common_exchange import SERVER_ERROR, failure
+from hangup.servers._common_farewell import shut_down
 
 if TYPE_CHECKING:
     from hangup.core.run import Run
@@ -64,7 +65,7 @@ class HttpExchange(Exchange):
                 # It was to be finished, but gave up because its client left.
                 run.cancel(Cause.DISCONNECT, at=absence.left_at)
         elif not self._last and _asgi_signals.ending():
-            _asgi_lifespan.shut_down(run)  # it was cut by who knew, as sse-starlette
+            shut_down(run)  # it was cut by who knew, as sse-starlette
         elif not self._last:
             run.cancel(Cause.FAILED, "returned without completing the response")
 
