@@ -142,8 +142,8 @@ def test_fifty_walk_away_and_fifty_more_are_served(
             await log.wait_for(
                 lambda: sum(len(call.chunks) >= 2 for call in log.calls) == MANY, 30
             )
-            since = time.monotonic()
             await asyncio.gather(*[leave() for leave in leaving])
+            since = time.monotonic()  # the last of them has left
             await log.closed_count(MANY)
             rig_.closed_in_time(since)
             assert all(call.cut for call in log.calls)
