@@ -37,6 +37,8 @@ The limits of a blocking server:
 - A client that closes only its sending side counts as gone (nginx takes it so too).
 - An HTTP/1.0 client cannot tell a response left unfinished from one that ended, unless
   it has a ``Content-Length``.
+- A server that does not show its socket hears of a response left unfinished by an
+  ``OSError`` of the application; waitress and uWSGI log it.
 - Over gunicorn's HTTP/2 only the end of the connection is heard of, not that of a
   stream.
 - ``start_response`` reaches the server with the first bytes of a response that is made
