@@ -33,9 +33,9 @@ The limits of a blocking server:
   response, and the answer (504 and so on) goes out then, not before. What waits for a
   whole answer of a model goes on until that came; it is reported as not stopped
   (``hangup.task.unsettled``) and what it spent after T0 is counted as wasted. A
-  deadline does end such a wait: the HTTP client layer lets no timeout outlast it. What
-  runs in an event loop inside the thread (``async`` views, ``asyncio.run``, ``run_sync``
-  of agent frameworks) is stopped at once.
+  deadline does end such a wait: the HTTP client layer lets no timeout outlast it.
+  What runs in an event loop inside the thread (``async`` views, ``asyncio.run``, the
+  ``run_sync`` of agent frameworks) is stopped at once.
 - A client that closes only its sending side counts as gone (nginx takes it so too).
 - An HTTP/1.0 client cannot tell a response left unfinished from one that ended, unless
   it has a ``Content-Length``.
