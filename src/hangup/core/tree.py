@@ -91,9 +91,13 @@ class Tree:
 
     # Shields
 
-    def shield(self) -> asyncio.Task[Any] | None:
-        """Hold back the stop from the running task; returns what ``unshield`` wants."""
-        task = current_task()
+    def shield(self, task: asyncio.Task[Any] | None = None) -> asyncio.Task[Any] | None:
+        """Hold back the stop from a task; returns what ``unshield`` wants.
+
+        Args:
+            task: Which one; None is the running one.
+        """
+        task = task or current_task()
         if task is not None:
             with self.lock:
                 self._shields[task] = self._shields.get(task, 0) + 1

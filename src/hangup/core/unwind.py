@@ -38,6 +38,11 @@ def is_signal(error: BaseException) -> bool:
     return isinstance(error, (Stop, RunAbandoned, asyncio.CancelledError))
 
 
+def is_residue(error: BaseException) -> bool:
+    """Whether a framework says only that what it waited for was stopped."""
+    return isinstance(error, RuntimeError) and str(error) in _RESIDUE
+
+
 def stems_from_stop(error: BaseException) -> bool:
     """Whether an abandoned run's exception is the stop, or was made of it.
 
@@ -55,7 +60,7 @@ def _group_stems_from_stop(group: BaseExceptionGroup[BaseException]) -> bool:
     for leaf in _leaves(group):
         if stems_from_stop(leaf):
             found = True
-        elif not (isinstance(leaf, RuntimeError) and str(leaf) in _RESIDUE):
+        elif not is_residue(leaf):
             return False
     return found or any(is_signal(link) for link in _chain(group))
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
@@ -17,13 +15,13 @@ from hangup.servers import _common_farewell as farewell
 from hangup.servers._aiohttp_socket import SocketReader
 from hangup.servers._common_exchange import (
     SERVER_ERROR,
-    barred,
     cause_of,
     connect,
     ends_here,
     failure,
     goes_on,
 )
+from hangup.servers._common_loop import LoopExchange
 from hangup.servers._common_respond import CLOSE_CODE, SETTLE_FIELD, answer, to_nobody
 
 if TYPE_CHECKING:
@@ -42,13 +40,9 @@ EXCHANGE: Final[Any] = (
     web.RequestKey("hangup", object) if hasattr(web, "RequestKey") else "hangup"
 )
 
-_logger = logging.getLogger("hangup.servers.aiohttp")
 
-
-class Exchange:
+class Exchange(LoopExchange):
     """Serves one request. Used on its event loop.
-
-    Only what the run calls back may come from another thread, and crosses over.
 
     Args:
         request: The request.
@@ -60,19 +54,14 @@ class Exchange:
     def __init__(
         self, request: web.Request, opening: Opening, *, outermost: bool
     ) -> None:
+        super().__init__(opening)
         self._request = request
-        self._opening = opening
         self._outermost = outermost
-        self._loop = asyncio.get_running_loop()
-        # Taken before the run is entered: what we read and answer is no work of it.
-        self._context = copy_context()
         self._run: Run
         self._begun: web.StreamResponse | None = None  # the application's
         self._ours: web.StreamResponse | None = None
-        self._last = False  # the last of it is being, or was, handed to the server
         self._gone = False
         self._watching = False
-        self._answer: asyncio.Task[None] | None = None
         self._reader: SocketReader | None = None
         self._unwatch: Callable[[], None] | None = None
 
@@ -103,7 +92,7 @@ class Exchange:
                     # It wrote to a client that is gone, before it heard of the stop.
                     if peer.is_gone(self._request):
                         self._left()
-                    if self._is_barred():
+                    if self.barred(self._run):
                         raise run.error() from error
                     raise
                 await self._send(response)
@@ -130,7 +119,7 @@ class Exchange:
         run = self._run
         if response is self._ours:
             return
-        if self._is_barred():
+        if self.barred(self._run):
             raise stop_here(run) or ConnectionResetError("the caller was answered")
         self._begun = response
         if run.joined:
@@ -152,7 +141,7 @@ class Exchange:
     async def _send(self, response: web.StreamResponse) -> None:
         """Send what the handler returned, and record the outcome."""
         run = self._run
-        if self._is_barred() or self._is_refused(response):
+        if self.barred(self._run) or self._is_refused(response):
             return
         lazy = peer.is_lazy(response)
         if run.latent and not lazy:
@@ -193,7 +182,7 @@ class Exchange:
             and run.cause not in (None, Cause.FAILED, Cause.DISCONNECT)
         )
         if refused:
-            self._begin_answer()
+            self.begin_answer()
         return refused
 
     def _cancelled(self) -> None:
@@ -213,7 +202,7 @@ class Exchange:
         try:
             if self._answer is not None:
                 await asyncio.wait((self._answer,))
-            elif stop is not None or self._is_barred():
+            elif stop is not None or self.barred(self._run):
                 cause = cause_of(run, stop)
                 if cause is Cause.DISCONNECT and self._gone:
                     self._ours = _response(to_nobody())
@@ -230,38 +219,22 @@ class Exchange:
 
     # The answer
 
-    def _is_barred(self) -> bool:
-        run = self._run
-        return barred(run) or (self._answer is not None and not run.latent)
-
-    def _begin_answer(self) -> None:
-        if self._last or self._answer is not None:
-            return
-        self._answer = self._loop.create_task(
-            self._answered(cause_of(self._run, None)),
-            name="hangup-aiohttp-answer",
-            context=self._context.copy(),
-        )
-
-    async def _answered(self, cause: Cause) -> None:
-        """Tell the caller why there is no answer, if that can still be said."""
+    async def say(self, cause: Cause) -> None:
+        """See :meth:`LoopExchange.say`; what has begun is left unfinished."""
         if self._last:
             return
-        try:
-            begun = self._begun
-            if isinstance(begun, web.WebSocketResponse):
-                async with asyncio.timeout(_CLOSE_SECONDS):
-                    reason = cause.value.encode()
-                    await begun.close(code=CLOSE_CODE[cause], message=reason)
-            elif begun is not None:
-                peer.abort(self._request)
-            else:
-                self._last = True
-                self._ours = _response(answer(cause))
-                await self._ours.prepare(self._request)
-                await self._ours.write_eof()
-        except Exception:  # the caller cannot be reached: there is nobody to tell
-            _logger.debug("the answer to an abandoned run was not sent", exc_info=True)
+        begun = self._begun
+        if isinstance(begun, web.WebSocketResponse):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                reason = cause.value.encode()
+                await begun.close(code=CLOSE_CODE[cause], message=reason)
+        elif begun is not None:
+            peer.abort(self._request)
+        else:
+            self._last = True
+            self._ours = _response(answer(cause))
+            await self._ours.prepare(self._request)
+            await self._ours.write_eof()
 
     # What the run calls back, from any thread
 
@@ -270,25 +243,6 @@ class Exchange:
         run.name = opening.name or peer.template(self._request) or opening.fallback
         run.on_abandon(self._abandoned)
         self._on_loop(self._watch)
-
-    def _abandoned(self, run: Run) -> None:
-        abandonment = run.token.abandonment
-        silent = (None, Cause.FAILED, Cause.DISCONNECT)
-        if run.work.acts and (abandonment and abandonment.cause) not in silent:
-            self._on_loop(self._begin_answer)
-
-    def _on_loop(self, callback: Callable[[], None]) -> None:
-        try:
-            here = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
-        if here is self._loop:
-            callback()
-            return
-        try:
-            self._loop.call_soon_threadsafe(callback, context=self._context)
-        except RuntimeError:  # the loop is closed, and with it the connection
-            _logger.debug("the connection's event loop is closed")
 
     # On the loop
 

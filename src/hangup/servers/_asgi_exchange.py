@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from contextvars import copy_context
 from typing import TYPE_CHECKING
 
 from hangup.config import Mode
 from hangup.core.cause import Cause
+from hangup.servers import _asgi_django, _asgi_signals
 from hangup.servers._asgi_receive import Reader
-from hangup.servers._common_exchange import barred, cause_of, connect, goes_on
+from hangup.servers._asgi_template import template
+from hangup.servers._common_exchange import cause_of, connect, goes_on
+from hangup.servers._common_farewell import shut_down
+from hangup.servers._common_loop import LoopExchange
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -21,36 +23,30 @@ if TYPE_CHECKING:
 
     Send = Callable[[Message], Awaitable[None]]
 
-_logger = logging.getLogger("hangup.servers.asgi")
 
-
-class Exchange:
+class Exchange(LoopExchange):
     """What HTTP and WebSocket connections have in common.
 
-    Lives on the connection's event loop; only what the run calls back may come from
-    another thread, and crosses over. A connection whose run stays latent costs this
-    object and its reader: no task, no timer.
+    A connection whose run stays latent costs this object and its reader: no task, no
+    timer.
 
     Attributes:
         reader: Its ``receive`` is the application's.
+        heads_only: The server sends no bodies any more.
     """
+
+    heads_only = False
 
     # Class-level defaults, as in the reader.
     _started = False  # the response has begun: nothing else can be said
-    _last = False  # the last of it is being, or was, handed to the server
     _alone = False  # the client left, and the run goes on without it
-    _answer: asyncio.Task[None] | None = None
-    _run: Run | None = None
 
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, opening: Opening
     ) -> None:
+        super().__init__(opening)
         self._scope = scope
         self._send = send
-        self._opening = opening
-        self._loop = asyncio.get_running_loop()
-        # Taken before the run is entered: what we read and answer is no work of it.
-        self._context = copy_context()
         self.reader = Reader(receive, scope, self._on_gone, self._context)
 
     def bind(self, run: Run) -> None:
@@ -58,6 +54,12 @@ class Exchange:
         self._run = run
         connect(run, self._opening.inbound)
         run.on_spending(self._spending)
+
+    def receiving(self) -> Receive:
+        """Return what the application gets as ``receive``."""
+        if self._run is None:  # pragma: no cover  bound before it is asked
+            return self.reader.receive
+        return _asgi_django.receiving(self.reader, self._run, self._on_loop)
 
     async def send(self, message: Message) -> None:
         """Hand a message of the application on; what the application gets as ``send``.
@@ -78,9 +80,8 @@ class Exchange:
     def goes_on_alone(self) -> None:
         """See to a run that goes on although its client left."""
 
-    async def say(self, cause: Cause) -> None:
-        """Tell the caller why there is no answer, if that can still be said."""
-        raise NotImplementedError
+    async def excuse(self) -> None:
+        """See that nobody around us misses an answer that has no caller any more."""
 
     async def conclude(self, stop: BaseException | None) -> None:
         """Say what is owed, and stop reading. Call it when the run was left.
@@ -94,19 +95,19 @@ class Exchange:
                 await asyncio.wait((self._answer,))
             elif run is not None and (stop is not None or self.barred(run)):
                 cause = cause_of(run, stop)
-                if not (cause is Cause.DISCONNECT and self.reader.gone):
+                if cause is Cause.DISCONNECT and self.reader.gone:
+                    await self.excuse()
+                else:
                     await self._answered(cause)
         finally:
             await self.reader.close()
 
+    @property
+    def stopped(self) -> bool:
+        """Whether the application was stopped, its caller being told or gone."""
+        return self._run is not None and self.barred(self._run)
+
     # For the two kinds
-
-    def barred(self, run: Run) -> bool:
-        """Whether the caller has had our answer, or is about to, instead.
-
-        A failed run is not barred: the application is busy telling its caller so.
-        """
-        return barred(run) or (self._answer is not None and not run.latent)
 
     async def forward(self, message: Message) -> None:
         """Hand a message to the server, unchanged.
@@ -150,6 +151,8 @@ class Exchange:
         self.reader.let_go()
         if (failed is not None and not run.latent) or run.absence.away:
             return
+        if self._opening.background_in_run:
+            return  # it is over when the application has returned
         if run.mode is Mode.ENFORCE:
             # The stop did not come before the server had taken it: the answer stands,
             # although the deadline may have passed in these microseconds.
@@ -163,55 +166,18 @@ class Exchange:
         run = self._run
         if run is None:  # pragma: no cover  registered by bind
             return
-        run.name = self._opening.name or self._template() or self._opening.fallback
+        opening = self._opening
+        run.name = opening.name or template(self._scope) or opening.fallback
         run.on_abandon(self._abandoned)
+        if _asgi_signals.over():
+            shut_down(run)
         self._on_loop(self.reader.watch)
 
-    def _template(self) -> str | None:
-        """Return the route template the framework found; never the path itself."""
-        path = getattr(self._scope.get("route"), "path", None)
-        return path if isinstance(path, str) and path else None
-
     def _abandoned(self, run: Run) -> None:
-        abandonment = run.token.abandonment
-        silent = (None, Cause.FAILED, Cause.DISCONNECT)
         self._on_loop(self.reader.let_go)
-        if run.work.acts and (abandonment and abandonment.cause) not in silent:
-            self._on_loop(self.begin_answer)
-
-    def _on_loop(self, callback: Callable[[], None]) -> None:
-        try:
-            here = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
-        if here is self._loop:
-            callback()
-            return
-        try:
-            self._loop.call_soon_threadsafe(callback, context=self._context)
-        except RuntimeError:  # the loop is closed, and with it the connection
-            _logger.debug("the connection's event loop is closed")
+        super()._abandoned(run)
 
     # On the loop
-
-    def begin_answer(self) -> None:
-        """Start to tell the caller; the application's work stops in its own time."""
-        run = self._run
-        if run is None or self._last or self._answer is not None:
-            return
-        cause = cause_of(run, None)
-        self._answer = self._loop.create_task(
-            self._answered(cause),
-            name="hangup-asgi-answer",
-            # A copy: this may run inside the reading task, which has entered its own.
-            context=self._context.copy(),
-        )
-
-    async def _answered(self, cause: Cause) -> None:
-        try:
-            await self.say(cause)
-        except Exception:  # the caller cannot be reached: there is nobody to tell
-            _logger.debug("the answer to an abandoned run was not sent", exc_info=True)
 
     def _on_gone(self, message: Message | None = None) -> None:
         run = self._run

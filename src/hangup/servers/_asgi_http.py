@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 from hangup.config import Mode
 from hangup.core.cause import Cause
 from hangup.servers import _asgi_respond as respond
+from hangup.servers import _asgi_servers as servers
+from hangup.servers import _asgi_signals
 from hangup.servers._asgi_exchange import Exchange
 from hangup.servers._common_exchange import SERVER_ERROR, failure
+from hangup.servers._common_farewell import shut_down
 
 if TYPE_CHECKING:
     from hangup.core.run import Run
@@ -49,6 +53,9 @@ class HttpExchange(Exchange):
         run = self._run
         if run is None or run.latent or run.abandonment is not None:
             return
+        if self._last and run.delivered_at is None and not run.absence.away:
+            run.deliver()  # with its background work, that was to be part of it
+            return
         absence = run.absence
         if absence.ever or absence.returned:
             # While the caller is away, the end of the scope settles it.
@@ -57,6 +64,8 @@ class HttpExchange(Exchange):
             elif not absence.away:
                 # It was to be finished, but gave up because its client left.
                 run.cancel(Cause.DISCONNECT, at=absence.left_at)
+        elif not self._last and _asgi_signals.ending():
+            shut_down(run)  # it was cut by who knew, as sse-starlette
         elif not self._last:
             run.cancel(Cause.FAILED, "returned without completing the response")
 
@@ -73,13 +82,34 @@ class HttpExchange(Exchange):
         if self._last:
             return
         if self._started:
+            self._last = True  # a disconnect is our own doing from here on
             # Bounded: the connection of a client that does not read is closed too.
             async with asyncio.timeout(_UNFINISHED_SECONDS):
-                await self._send(dict(respond.UNFINISHED))
+                if await servers.cut(self._send):
+                    await self.reader.until_gone()
+                else:
+                    await self._send(dict(respond.UNFINISHED))
             return
         self._started = self._last = True
-        for message in respond.response(cause):
-            await self._send(message)
+        start, body = respond.response(cause)
+        if self.heads_only:
+            await servers.head(self._send, start)
+            return
+        await self._send(start)
+        await self._send(body)
+
+    async def excuse(self) -> None:
+        """Give a middleware around us that waits for a response one, for nobody.
+
+        Starlette's BaseHTTPMiddleware would raise "No response returned.", and the
+        server log that, for every client that left.
+        """
+        if self._started or self._last or servers.next_to(self._send):
+            return
+        self._started = self._last = True
+        with contextlib.suppress(Exception):  # nobody is there, as was to be expected
+            for message in respond.to_nobody():
+                await self._send(message)
 
     def _refused(self, run: Run, message: Message) -> bool:
         """Whether this is the framework's 500 for a call that hangup refused.

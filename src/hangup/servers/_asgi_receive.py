@@ -156,6 +156,11 @@ class Reader:
             self._length, self._waits_for_continue = _body_of(self._scope)
         self._start()
 
+    async def until_gone(self) -> None:
+        """Wait until the disconnect was read; nobody may be reading: bound it."""
+        while self._gone is None:
+            await self._change()
+
     async def close(self) -> None:
         """Stop reading; returns when the reading task has ended. Idempotent."""
         self._closed = True

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from hangup.servers import _common_respond
 from hangup.servers._common_respond import CLOSE_CODE, SETTLE_FIELD, answer
 
 if TYPE_CHECKING:
     from hangup.core.cause import Cause
     from hangup.servers._asgi_receive import Message
+    from hangup.servers._common_respond import Answer
 
 SETTLE_HEADER: Final = (SETTLE_FIELD[0].encode(), SETTLE_FIELD[1].encode())
 """On the response of a joined run: its fate is held until the caller tells it."""
@@ -21,7 +23,16 @@ UNFINISHED: Final = {"type": "hangup.response.unfinished", "more_body": True}
 
 def response(cause: Cause) -> tuple[Message, Message]:
     """Return the two messages of the HTTP response."""
-    status, _, headers, body = answer(cause)
+    return _messages(answer(cause))
+
+
+def to_nobody() -> tuple[Message, Message]:
+    """Return a response for what stands around us, when the caller is gone."""
+    return _messages(_common_respond.to_nobody())
+
+
+def _messages(given: Answer) -> tuple[Message, Message]:
+    status, _, headers, body = given
     start = {
         "type": "http.response.start",
         "status": status,

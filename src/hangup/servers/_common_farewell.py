@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hangup.core.run import Run
 
 _EXPORT_SECONDS: Final = 5.0
-_DETAIL: Final = "the server is shutting down"
+DETAIL: Final = "the server is shutting down"
 
 _logger = logging.getLogger("hangup.servers")
 
@@ -53,7 +53,7 @@ def ended() -> bool:
 
 def shut_down(run: Run) -> bool:
     """Abandon a run because the process is going down."""
-    return run.cancel(Cause.SHUTDOWN, _DETAIL)
+    return run.cancel(Cause.SHUTDOWN, DETAIL)
 
 
 async def end() -> None:

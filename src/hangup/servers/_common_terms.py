@@ -49,6 +49,8 @@ class RouteSettings:
         tenant: Whom the work is for.
         on_disconnect: abandon, grace or finish. Not given: the application's.
         grace: Seconds to come back in. Not given: the application's.
+        background_in_run: Whether work after the response is part of the run (ASGI).
+            Not given: the application's.
 
     Raises:
         ConfigError: A budget or grace that is negative or NaN, an unknown mode or
@@ -61,6 +63,7 @@ class RouteSettings:
     tenant: str | None = None
     on_disconnect: OnDisconnect | str | None = None
     grace: float | None = None
+    background_in_run: bool | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.budget, Unset):
@@ -114,12 +117,14 @@ class Opening(NamedTuple):
         name: The name somebody chose, or None: the framework's route template.
         fallback: The name where there is no template either.
         inbound: The run of another process that this one continues.
+        background_in_run: Work after the response is part of the run.
     """
 
     run: RunScope
     name: str | None
     fallback: str
     inbound: Inbound | None
+    background_in_run: bool = False
 
 
 class _Plan(NamedTuple):
@@ -134,6 +139,7 @@ class _Plan(NamedTuple):
     socket_budget: float | None
     on_disconnect: OnDisconnect | None  # None: abandon, and then there is no grace
     grace: float | None
+    background_in_run: bool
 
     def budget_of(self, kind: str, method: str, fields: Fields) -> float | None:
         if kind == "websocket":
@@ -190,11 +196,13 @@ class Terms:
         budget_header: str | None = None,
         on_disconnect: OnDisconnect | str | None = None,
         grace: float | None = None,
+        background_in_run: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         check_budget(budget)
         self._on_disconnect = config.read_on_disconnect("on_disconnect", on_disconnect)
         self._grace = config.read_seconds("grace", grace)
+        self._background_in_run = background_in_run
         self._budget = budget
         self._mode = config.read_mode("mode", mode)
         self._name = name
@@ -225,7 +233,7 @@ class Terms:
     @property
     def _given(self) -> bool:
         """Whether anything was set in code."""
-        return bool(self._routes) or any(
+        return bool(self._routes or self._background_in_run) or any(
             value is not None
             for value in (
                 self._budget,
@@ -288,7 +296,8 @@ class Terms:
             grace=plan.grace,
             clock=self._clock,
         )
-        return Opening(run, plan.name, plan.pattern or kind, inbound)
+        background = plan.background_in_run and kind == "http"
+        return Opening(run, plan.name, plan.pattern or kind, inbound, background)
 
     def _made(self, settings: config.Settings) -> _Plans:
         header = self._budget_header
@@ -331,6 +340,9 @@ class Terms:
             socket,
             None if meant is OnDisconnect.ABANDON else OnDisconnect(meant),
             None if meant is OnDisconnect.ABANDON else next(given),
+            self._background_in_run
+            if route.background_in_run is None
+            else route.background_in_run,
         )
 
     def _tightened(self, budget: float | None, text: bytes) -> float | None:

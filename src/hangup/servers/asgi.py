@@ -10,7 +10,8 @@ its client does. From the first spending call on
 - the client's leaving abandons the run (cause ``disconnect``), whichever middleware
   stands around this one or inside the application;
 - handing the last byte to the server delivers the run; work that goes on after it
-  (background tasks) is neither refused nor counted as waste;
+  (background tasks) is neither refused nor counted as waste, unless
+  ``background_in_run`` says that it is part of the run;
 - a status of 500 or above, or an exception, abandons it with cause ``failed``;
 - in ``enforce``, a run that is abandoned is answered at once, before its work has
   stopped: 504 for a deadline, 409 for a killed or superseded run, 503 for a shutdown,
@@ -57,7 +58,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from hangup.servers import _asgi_lifespan, _asgi_settle
+from hangup import config
+from hangup.core.unwind import is_residue
+from hangup.servers import _asgi_lifespan, _asgi_servers, _asgi_settle
 from hangup.servers._asgi_http import HttpExchange
 from hangup.servers._asgi_terms import RouteSettings, Terms
 from hangup.servers._asgi_websocket import SocketExchange
@@ -68,6 +71,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from hangup.config import Mode, OnDisconnect
+    from hangup.core.run import Run
     from hangup.servers._asgi_exchange import Exchange, Send
     from hangup.servers._asgi_receive import Receive, Scope
     from hangup.servers._asgi_terms import Opening
@@ -95,8 +99,8 @@ class HangupMiddleware:
         mode: off, observe, refuse or enforce (the default for a middleware added in
             code). ``HANGUP_MODE`` is a ceiling.
         name: What the runs are called in metrics. None is the route template that
-            Starlette or FastAPI found, else the matching pattern of ``routes``, else
-            ``http`` or ``websocket``; never the raw path.
+            Starlette, FastAPI, Litestar or Django found, else the matching pattern of
+            ``routes``, else ``http`` or ``websocket``; never the raw path.
         tenant: Whom the work is for.
         routes: Settings by path pattern, the first that matches: ``/chat``,
             ``/threads/{id}/chat`` (one segment), ``/files/{rest:path}``, ``/agents/*``
@@ -107,9 +111,18 @@ class HangupMiddleware:
             ``HANGUP_GRACE``.
         budget_header: Request header that may tighten the budget; "" is none, None is
             ``HANGUP_BUDGET_HEADER`` (``x-hangup-budget``).
+        background_in_run: Whether what an HTTP request does after its last byte
+            (background tasks) is part of its run: the run is then over when the
+            application returns, its deadline stops that work too, and counts the run
+            as abandoned although its client has the answer. A disconnect means nothing
+            from the last byte on, as ever.
+        shutdown_after: Seconds that runs have from SIGTERM or SIGINT on, wherever the
+            lifespan passes through here; then every run of the process is abandoned,
+            cause ``shutdown``, and so is what begins later. Give it less than what
+            kills the process. None lets them come to their end.
 
     Raises:
-        ConfigError: A budget or grace that is negative or NaN, an unknown mode or
+        ConfigError: A number of seconds that is negative or NaN, an unknown mode or
             ``on_disconnect``, a pattern that does not start with ``/``.
     """
 
@@ -125,8 +138,11 @@ class HangupMiddleware:
         budget_header: str | None = None,
         on_disconnect: OnDisconnect | str | None = None,
         grace: float | None = None,
+        background_in_run: bool = False,
+        shutdown_after: float | None = None,
     ) -> None:
         self.app = app
+        self._shutdown_after = config.read_seconds("shutdown_after", shutdown_after)
         self._terms = Terms(
             budget=budget,
             mode=mode,
@@ -136,6 +152,7 @@ class HangupMiddleware:
             budget_header=budget_header,
             on_disconnect=on_disconnect,
             grace=grace,
+            background_in_run=background_in_run,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -146,7 +163,8 @@ class HangupMiddleware:
             return
         if kind == "lifespan" and _MARK not in scope:
             scope[_MARK] = True
-            await _asgi_lifespan.serve(self.app, scope, receive, send)
+            after = self._shutdown_after
+            await _asgi_lifespan.serve(self.app, scope, receive, send, after)
             return
         opening = self._opening(scope) if kind in ("http", "websocket") else None
         if opening is None:
@@ -162,14 +180,17 @@ class HangupMiddleware:
             with opening.run as run:
                 exchange.bind(run)
                 try:
-                    await self.app(scope, exchange.reader.receive, exchange.send)
+                    await self.app(scope, exchange.receiving(), exchange.send)
                 except asyncio.CancelledError as error:
                     if _asgi_lifespan.cut_by_shutdown(error):
                         shut_down(run)
+                    elif _cut_by_others(run) and _asgi_servers.going_down(send):
+                        shut_down(run)
+                        exchange.heads_only = await _asgi_servers.release(send)
                     raise
                 exchange.returned()
         except BaseException as error:
-            if not ends_here(error):
+            if not (ends_here(error) or (is_residue(error) and exchange.stopped)):
                 raise
             stop = error
         finally:
@@ -183,3 +204,9 @@ class HangupMiddleware:
             return opening
         self._terms.stands_inside()
         return None
+
+
+def _cut_by_others(run: Run) -> bool:
+    """Whether the running task, the run's own, has a cancel that is not from hangup."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > run.work.cancels

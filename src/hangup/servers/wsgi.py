@@ -34,9 +34,13 @@ The limits of a blocking server:
   whole answer of a model goes on until that came; it is reported as not stopped
   (``hangup.task.unsettled``) and what it spent after T0 is counted as wasted. A
   deadline does end such a wait: the HTTP client layer lets no timeout outlast it.
+  What runs in an event loop inside the thread (``async`` views, ``asyncio.run``, the
+  ``run_sync`` of agent frameworks) is stopped at once.
 - A client that closes only its sending side counts as gone (nginx takes it so too).
 - An HTTP/1.0 client cannot tell a response left unfinished from one that ended, unless
   it has a ``Content-Length``.
+- A server that does not show its socket hears of a response left unfinished by an
+  ``OSError`` of the application; waitress and uWSGI log it.
 - Over gunicorn's HTTP/2 only the end of the connection is heard of, not that of a
   stream.
 - ``start_response`` reaches the server with the first bytes of a response that is made

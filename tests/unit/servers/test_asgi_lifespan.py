@@ -250,7 +250,9 @@ def test_what_was_spent_is_in_the_books_before_the_server_hears_of_the_end(
                 async with hangup.run(name="background", mode=mode):
                     with chat(telemetry.tracer()) as span:
                         used(span, 7, 3)
-                    await asyncio.sleep(0.01 if mode == "observe" else 60)
+                    await over.wait()
+
+        over = asyncio.Event()
 
         async def test() -> None:
             application = Application()
@@ -258,6 +260,7 @@ def test_what_was_spent_is_in_the_books_before_the_server_hears_of_the_end(
                 working = asyncio.create_task(work())
                 await ticks()
             assert flushed == [10]
+            over.set()  # in observe mode it has gone on
             await working
 
         asyncio.run(test())
