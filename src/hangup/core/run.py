@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hangup.core.deadline import Deadline
-    from hangup.core.rollout import Place
     from hangup.errors import RunAbandoned
 
 
@@ -119,7 +118,7 @@ class Run:
         self.ledger: Any = None
         self.statement: Any = None
         self.origin: Any = None
-        self.place: Place | None = None
+        self.place: Any = None
         self.span: Any = None
         self.work = Work(self)
         self.absence = Absence(self, on_disconnect, grace)

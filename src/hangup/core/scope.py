@@ -147,8 +147,10 @@ class RunScope:
             parent = None
         name = self._name or ("run" if parent is None else parent.name)
         tenant = self._tenant or ("" if parent is None else parent.tenant)
+        # A server's run that nobody named is known by its path so far.
+        known = name if self._place is None else self._name or ""
         ruling = rollout.rule(
-            parent, self._place, self._mode, name, tenant, self._token
+            parent, self._place, self._mode, known, tenant, self._token
         )
         mode = ruling.mode
         if parent is not None and mode is not Mode.OFF and not self._latent:
