@@ -75,8 +75,8 @@ def _document(source: str, text: str) -> Node:
             return read_json(source, text)
         except ConfigError:
             raise MissingLibraryError("policy_file", source, _MISSING) from None
-    loader = yaml.SafeLoader(text)
     try:
+        loader = yaml.SafeLoader(text)
         found = loader.get_single_node()
         return Node(1, None) if found is None else _Yaml(source, loader).node(found)
     except yaml.MarkedYAMLError as error:
@@ -90,8 +90,6 @@ def _document(source: str, text: str) -> Node:
         raise ConfigError(source, text[:40], f"it is not YAML: {error}") from None
     except RecursionError:
         raise ConfigError(source, text[:40], "it is nested too deep") from None
-    finally:
-        loader.dispose()
 
 
 class _Yaml:

@@ -94,7 +94,7 @@ def test_a_larger_share_holds_the_smaller_one(token: str) -> None:
         rules_of({"default": {"mode": "enforce", "share": share}}) for share in shares
     ]
     got = [one.default.mode_for(token) for one in modes if one.default is not None]
-    assert got == sorted(got, key=[Mode.OBSERVE, Mode.ENFORCE].index)
+    assert got == sorted(got, key=[None, Mode.OBSERVE, Mode.ENFORCE].index)
     assert (got[0], got[-1]) == (Mode.OBSERVE, Mode.ENFORCE)
     assert 0 <= place_of(token) < 100
 
