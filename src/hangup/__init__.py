@@ -8,7 +8,7 @@ Where things live::
     spend       the accounts: usage, fate (the split), ledger, prices (pure)
     otel        the act: policy at span start, processor, guard, sampler, propagator
     servers     who is waiting: one adapter a protocol
-    clients     what is called: HTTP clients
+    clients     what is called: HTTP clients, threads, retries
     demo, cli   ``hangup demo``
 
 A newcomer reads ``core/token.py`` (the idea), ``core/policy.py`` (the rule),

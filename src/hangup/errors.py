@@ -21,6 +21,22 @@ The scope that owns the run turns it into :class:`RunAbandoned`, an ordinary err
 
 from __future__ import annotations
 
+_SHORT = 100  # seconds
+
+
+def seconds(value: float) -> str:
+    """Return a time for a message, such as ``1.5 s`` or ``7 min 9 s``.
+
+    Never with three digits in a row. There are retries that take an error for a rate
+    limit if ``429`` stands anywhere in its text (smolagents then sleeps for minutes),
+    and elsewhere ``503`` does it; ids of runs are chosen with the same care.
+    """
+    if value < _SHORT:
+        return f"{value:.2f}".rstrip("0").rstrip(".") + " s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
 
 def _describe(run_name: str, run_id: str) -> str:
     return f"run {run_name!r} ({run_id[:8]})"
@@ -81,8 +97,12 @@ class RunAbandoned(Exception):  # noqa: N818  it states a fact about the run
         note = f" ({self.detail})" if self.detail else ""
         return (
             f"{_describe(self.run_name, self.run_id)} was abandoned after "
-            f"{self.elapsed:.3f} s, cause {self.cause}{note}"
+            f"{seconds(self.elapsed)}, cause {self.cause}{note}"
         )
+
+    def __repr__(self) -> str:
+        # Not the arguments: see seconds().
+        return f"{type(self).__name__}({str(self)!r})"
 
 
 class DeadlineExceeded(RunAbandoned, TimeoutError):  # noqa: N818  gRPC's word

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from hangup.demo.journal import CallRecord
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(110)
 
 DISCONNECT = ("abandoned", "disconnect")
 DEADLINE = ("abandoned", "deadline")

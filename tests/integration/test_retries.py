@@ -27,6 +27,7 @@ class Failing:
 
     def __init__(self) -> None:
         self.requests = 0
+        self.answered = asyncio.Event()
         self.url = ""
 
     async def answer(
@@ -37,6 +38,7 @@ class Failing:
         writer.write(ANSWER)
         await writer.drain()
         writer.close()
+        self.answered.set()
 
 
 @contextlib.asynccontextmanager
@@ -71,12 +73,15 @@ def test_a_sync_client_in_a_thread_makes_no_retry_after_the_stop() -> None:
                     ):
                         client.chat.completions.create(**question())
 
-                with pytest.raises(hangup.DeadlineExceeded):
-                    async with hangup.run(budget=0.3):
-                        await hangup.to_thread(ask)
+                with pytest.raises(hangup.RunCancelled):
+                    async with hangup.run() as run:
+                        asking = asyncio.create_task(hangup.to_thread(ask))
+                        await provider.answered.wait()
+                        # The client waits half a second before its first retry.
+                        run.cancel("disconnect")
+                        await asking
                 return provider.requests
 
-    # The client waits half a second before its first retry: the budget ends before.
     assert asyncio.run(main()) == 1
 
 

@@ -56,7 +56,7 @@ async def walk_away(
     for call in calls:
         assert call.cut
         assert call.closed is not None
-        assert call.closed - max(left) <= IN_TIME + pulse.late
+        assert call.closed - max(left) <= IN_TIME + pulse.allowance
 
 
 async def succeed(gunicorn: Gunicorn, path: str) -> None:

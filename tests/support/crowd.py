@@ -12,6 +12,7 @@ from support.http2 import connected
 from support.rig import Caller
 
 if TYPE_CHECKING:
+    from support.http2 import Connection, Stream
     from support.serving import Serving
 
     from hangup.demo.model_server import ModelServer
@@ -96,7 +97,7 @@ class Http2Crowd:
 
     Args:
         served: Whom they ask.
-        kind: Of ``KINDS``, but for ``ws``.
+        kind: Of ``KINDS``.
         many: How many leave.
         staying: How many do not.
     """
@@ -108,34 +109,42 @@ class Http2Crowd:
         self._many, self._staying = many, staying
 
     async def walk_away(self, model: ModelServer) -> list[float]:
-        before, path = model.log.opened, f"/{self._kind}"
+        before = model.log.opened
         async with connected(self._served.port) as connection:
-            leaving = [connection.open(path) for _ in range(self._many)]
+            leaving = [self._open(connection, "long") for _ in range(self._many)]
             await model.log.opened_count(before + self._many, within=20)
-            staying = [
-                connection.open(f"{path}?model=patient") for _ in range(self._staying)
-            ]
+            staying = [self._open(connection, "patient") for _ in range(self._staying)]
             await model.log.opened_count(before + self._many + self._staying, within=20)
             left = time.monotonic()
             for stream in leaving:
                 connection.reset(stream)
             found = await latencies(model, before, left)
             for stream in staying:
-                await stream.finished()
-                assert stream.ended
-                assert stream.status == 200
+                await self._answered(connection, stream)
         return found
 
     async def come_back(self) -> None:
         async with connected(self._served.port) as connection:
-            streams = [
-                connection.open(f"/{self._kind}?{QUICK}") for _ in range(self._many)
-            ]
+            streams = [self._open(connection, "quick") for _ in range(self._many)]
             for stream in streams:
-                await stream.finished()
-                assert stream.ended
-                assert stream.status == 200
-                assert stream.body
+                await self._answered(connection, stream)
+
+    def _open(self, connection: Connection, model: str) -> Stream:
+        path = f"/{self._kind}?model={model}"
+        if self._kind == "ws":
+            return connection.open_websocket(path)
+        return connection.open(path)
+
+    async def _answered(self, connection: Connection, stream: Stream) -> None:
+        if self._kind == "ws":
+            async with asyncio.timeout(20):
+                await stream.said.wait()
+            connection.reset(stream)  # the handler waits for more: it is not needed
+        else:
+            await stream.finished()
+            assert stream.ended
+        assert stream.status == 200
+        assert stream.body
 
 
 async def latencies(model: ModelServer, before: int, left: float) -> list[float]:

@@ -27,6 +27,7 @@ class Stream:
     Attributes:
         ended: The server has ended it, cleanly.
         reset: The server has reset it, and why; None if it has not.
+        said: Set when some of the body has come.
         over: Set when it is ended or reset, or the connection is gone.
     """
 
@@ -35,6 +36,7 @@ class Stream:
     body: bytes = b""
     ended: bool = False
     reset: int | None = None
+    said: asyncio.Event = field(default_factory=asyncio.Event)
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -61,15 +63,25 @@ class Connection:
 
     def open(self, path: str, headers: Mapping[str, str] | None = None) -> Stream:
         """Ask for ``path`` on a stream of its own."""
+        return self._open({":method": "GET"}, path, headers or {}, end=True)
+
+    def open_websocket(self, path: str) -> Stream:
+        """Open a WebSocket (RFC 8441); what the server says is in the body, framed."""
+        method = {":method": "CONNECT", ":protocol": "websocket"}
+        return self._open(method, path, {"sec-websocket-version": "13"}, end=False)
+
+    def _open(
+        self,
+        method: Mapping[str, str],
+        path: str,
+        headers: Mapping[str, str],
+        *,
+        end: bool,
+    ) -> Stream:
         number = self._state.get_next_available_stream_id()
-        fields = {
-            ":method": "GET",
-            ":authority": "agent",
-            ":scheme": "http",
-            ":path": path,
-            **(headers or {}),
-        }
-        self._state.send_headers(number, list(fields.items()), end_stream=True)
+        address = {":authority": "agent", ":scheme": "http", ":path": path}
+        fields = {**method, **address, **headers}
+        self._state.send_headers(number, list(fields.items()), end_stream=end)
         self._flush()
         stream = self.streams[number] = Stream(number)
         return stream
@@ -107,6 +119,7 @@ class Connection:
                 stream.headers = dict(event.headers)  # type: ignore[arg-type]
             case h2.events.DataReceived():
                 stream.body += event.data
+                stream.said.set()
                 self._state.acknowledge_received_data(
                     event.flow_controlled_length, stream.id
                 )

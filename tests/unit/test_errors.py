@@ -17,6 +17,7 @@ from hangup.errors import (
     RunAbandoned,
     RunCancelled,
     Stop,
+    seconds,
 )
 
 RUN = ("0123456789abcdef" * 2, "research")
@@ -57,12 +58,12 @@ def test_a_missed_deadline_does_not_pass_for_a_fault_of_the_system() -> None:
         (Stop(*RUN, "disconnect"), "run 'research' (01234567) must stop, disconnect"),
         (
             RunCancelled(*RUN, "disconnect", "", 1.5),
-            "run 'research' (01234567) was abandoned after 1.500 s, cause disconnect",
+            "run 'research' (01234567) was abandoned after 1.5 s, cause disconnect",
         ),
         (
             DeadlineExceeded(*RUN, "deadline", "inference needs 2 s", 30.0),
             (
-                "run 'research' (01234567) was abandoned after 30.000 s, cause "
+                "run 'research' (01234567) was abandoned after 30 s, cause "
                 "deadline (inference needs 2 s)"
             ),
         ),
@@ -106,3 +107,26 @@ def test_errors_of_configuration_and_misuse_are_what_python_calls_them() -> None
     assert issubclass(ConfigError, ValueError)
     assert issubclass(MisuseError, RuntimeError)
     assert issubclass(ArgumentError, TypeError)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0 s"),
+        (1.5, "1.5 s"),
+        (0.429, "0.43 s"),
+        (42.94, "42.94 s"),
+        (429.0, "7 min 9 s"),
+        (25_740.0, "7 h 9 min"),
+    ],
+)
+def test_a_time_has_no_three_digits_in_a_row(value: float, text: str) -> None:
+    """A retry that looks for 429 in an error's text would wait, and try again."""
+    assert seconds(value) == text
+
+
+@pytest.mark.parametrize("elapsed", [0.429, 1.4294, 429.0, 4290.5])
+def test_no_abandoned_run_passes_for_a_rate_limit(elapsed: float) -> None:
+    error = DeadlineExceeded(*RUN, "deadline", "", elapsed)
+    assert "429" not in str(error)
+    assert "429" not in repr(error)

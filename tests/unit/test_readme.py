@@ -87,7 +87,7 @@ def test_every_python_block_runs(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "30 s left" in done.stdout
     assert "notes on SIGHUP, part 2" in done.stdout
-    assert "was abandoned after 0.000 s, cause deadline" in done.stdout
+    assert "was abandoned after 0 s, cause deadline" in done.stdout
 
 
 def test_the_api_table_names_what_exists() -> None:

@@ -1,4 +1,4 @@
-"""What is called from inside a run: one adapter per HTTP stack or framework.
+"""What is called from inside a run: one adapter for each library.
 
 All are installed together. Nothing here is imported before :func:`install`, and a
 library that is not there is not missed.
@@ -16,9 +16,15 @@ _ADAPTERS: Final = (
     "hangup.clients.background",
     "hangup.clients.httpx",
     "hangup.clients.streams",
+    "hangup.clients.psycopg",
     "hangup.clients.gates",
+    "hangup.clients.retries",
+    "hangup.clients.threads",
+    "hangup.clients.queues",
+    "hangup.clients.generators",
     "hangup.clients.langchain",
     "hangup.clients.langgraph",
+    "hangup.clients.openai_agents",
 )
 
 

@@ -23,6 +23,7 @@ from hangup.core.clock import SYSTEM_CLOCK
 from hangup.core.current import position
 from hangup.core.guard import fault, guarded
 from hangup.core.tree import current_task, place
+from hangup.core.unwind import hides_refusal
 from hangup.otel import exchanges
 
 if TYPE_CHECKING:
@@ -198,8 +199,10 @@ class _AsyncReader:
         except StopAsyncIteration:
             guarded(_end, watched, True)  # noqa: FBT003
             raise
-        except BaseException:
+        except BaseException as error:
             guarded(_end, watched)
+            if watched.run is not None and hides_refusal(error):
+                raise watched.run.error() from error
             raise
         finally:
             watched.reading -= 1
@@ -256,8 +259,9 @@ class _SyncReader:
         except StopIteration:
             guarded(_end, watched, True)  # noqa: FBT003
             raise
-        except BaseException:
+        except BaseException as error:
             guarded(_end, watched)
+            self._tell(error)
             raise
         finally:
             watched.reading -= 1
@@ -270,6 +274,14 @@ class _SyncReader:
         self._ask()
         return data
 
+    def _tell(self, error: BaseException) -> None:
+        """Raise the stop in place of the timeout that it came by."""
+        run = self._watched.run
+        if run is None or not isinstance(error, Exception):
+            return
+        if (stop := guarded(stop_reading, run)) is not None:
+            raise stop from error
+
     def _ask(self) -> None:
         """Close the answer and raise the stop if its run must not go on.
 
@@ -281,7 +293,7 @@ class _SyncReader:
             return
         if watched.ended and (stop := guarded(_why_closed, run)) is not None:
             raise stop
-        if (stop := guarded(_stop_reading, run)) is not None:
+        if (stop := guarded(stop_reading, run)) is not None:
             self._body.close()
             raise stop
 
@@ -290,7 +302,7 @@ class _SyncReader:
             self._body.abandon()
 
 
-def _stop_reading(run: Run) -> BaseException | None:
+def stop_reading(run: Run) -> BaseException | None:
     """Return the stop for what is in flight; in refuse mode nothing of it is cut."""
     abandonment = run.token.abandonment
     killed = abandonment is not None and abandonment.cause is Cause.KILLED

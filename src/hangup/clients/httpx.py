@@ -4,8 +4,9 @@ Two places are wrapped. At the transport, where a request and its answer are see
 httpx objects, a request is asked for and its answer watched (``visit``, ``bodies``),
 the ``Hangup`` header is set or taken out, and answers of servers that hold the run are
 remembered. At the connection pool beneath it, past everything that may still touch a
-request, our entries are taken out of what goes to any other host. Works without any
-HTTP instrumentation, and with spans that the sampler dropped.
+request, our entries are taken out of what goes to any other host, and what a cancel
+has broken is mended (``pools``). Works without any HTTP instrumentation, and with spans
+that the sampler dropped.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from hangup import config
+from hangup.clients import multiplex, openings, pools
 from hangup.clients.closing import close_unread
 from hangup.clients.patch import Patch
 from hangup.clients.recall import origin_of
@@ -169,8 +171,17 @@ class _Passage:
         """See to the answer."""
         guarded(self._hop.arrive, response)
         if self._visit is not None:
+            guarded(self._visit.advise, self._request, response)
             watch = partial(self._visit.answer, asynchronous=asynchronous)
             guarded(watch, response, self._stack)
+
+    def stop_in_flight(self) -> BaseException | None:
+        """Return the stop to raise in place of an error, None where that stands."""
+        return None if self._visit is None else guarded(self._visit.stop_in_flight)
+
+    def refusal_in(self, error: Exception) -> BaseException | None:
+        """Return the refusal that an error of the stack hides, None if none does."""
+        return None if self._visit is None else self._visit.refusal_in(error)
 
     @property
     def host(self) -> str | None:
@@ -215,6 +226,11 @@ def through(send: Callable[[Any], Any], request: Any, stack: Any) -> Any:
         before = REQUEST_HOST.set(passage.host)
         try:
             response = send(request)
+        except Exception as error:
+            stop = passage.stop_in_flight()
+            if stop is None:
+                raise
+            raise stop from error
         finally:
             REQUEST_HOST.reset(before)
     passage.arrive(response, asynchronous=False)
@@ -231,6 +247,11 @@ async def through_async(
         before = REQUEST_HOST.set(passage.host)
         try:
             response = await send(request)
+        except Exception as error:
+            told = passage.refusal_in(error)
+            if told is None:
+                raise
+            raise told from error
         finally:
             REQUEST_HOST.reset(before)
     passage.arrive(response, asynchronous=True)
@@ -269,15 +290,34 @@ def _last_gate(request: Any) -> None:
         carriers.strip(request.headers)
 
 
-def _pool(original: Any, patch: Patch) -> Callable[..., Any]:
-    # Returns what the original returns: an answer, or a coroutine to await for it.
+def _sync_pool(original: Any, patch: Patch) -> Callable[..., Any]:
     @functools.wraps(original)
-    def handle(self: Any, request: Any) -> Any:
-        if patch.active:
-            guarded(_last_gate, request)
-        return original(self, request)
+    def handle_request(self: Any, request: Any) -> Any:
+        if not patch.active:
+            return original(self, request)
+        guarded(_last_gate, request)
+        try:
+            return original(self, request)
+        except BaseException:
+            guarded(pools.mend_sync, self)
+            raise
 
-    return handle
+    return handle_request
+
+
+def _async_pool(original: Any, patch: Patch) -> Callable[..., Any]:
+    @functools.wraps(original)
+    async def handle_async_request(self: Any, request: Any) -> Any:
+        if not patch.active:
+            return await original(self, request)
+        guarded(_last_gate, request)
+        try:
+            return await original(self, request)
+        except BaseException:
+            guarded(pools.mend_async, self)
+            raise
+
+    return handle_async_request
 
 
 class _Stops(registry.RunObserver):
@@ -332,6 +372,9 @@ def _patches_of(client_name: str, core_name: str) -> list[Patch]:
         Patch(
             client.AsyncHTTPTransport, "handle_async_request", _async_transport(client)
         ),
-        Patch(core.ConnectionPool, "handle_request", _pool),
-        Patch(core.AsyncConnectionPool, "handle_async_request", _pool),
+        Patch(core.ConnectionPool, "handle_request", _sync_pool),
+        Patch(core.AsyncConnectionPool, "handle_async_request", _async_pool),
+        *pools.patches_of(core_name),
+        *openings.patches_of(core_name),
+        *multiplex.patches_of(core_name),
     ]

@@ -9,6 +9,8 @@ from wrapt import FunctionWrapper
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    Make = Callable[[Any, "Patch"], Callable[..., Any]]
+
 
 class Patch:
     """One method, wrapped while the patch is applied. Not thread-safe.
@@ -24,13 +26,12 @@ class Patch:
             hand the call through where it is false: another wrapper may keep ours.
     """
 
-    def __init__(
-        self, owner: type, name: str, make: Callable[[Any, Patch], Callable[..., Any]]
-    ) -> None:
+    def __init__(self, owner: type, name: str, make: Make) -> None:
         self.active = False
         self._owner = owner
         self._name = name
         self._make = make
+        self._inherited = False
         self._original: Any = None
         self._wrapper: Any = None
 
@@ -40,6 +41,7 @@ class Patch:
         if self._wrapper is not None and self._is_in_place():
             return
         outer, inner = self._innermost()
+        self._inherited = self._name not in vars(self._owner)
         self._original = inner
         self._wrapper = self._make(inner, self)
         if outer is None:
@@ -53,10 +55,12 @@ class Patch:
         outer, inner = self._innermost()
         if inner is not self._wrapper or self._wrapper is None:
             return
-        if outer is None:
-            setattr(self._owner, self._name, self._original)
-        else:
+        if outer is not None:
             outer.__wrapped__ = self._original
+        elif self._inherited:
+            delattr(self._owner, self._name)
+        else:
+            setattr(self._owner, self._name, self._original)
         self._wrapper = None
 
     def _innermost(self) -> tuple[Any, Any]:
@@ -79,3 +83,8 @@ class Patch:
             if self._name in vars(base):
                 return vars(base)[self._name]
         raise AttributeError(self._name)
+
+
+def patches(*wanted: tuple[type, str, Make]) -> list[Patch]:
+    """Return the patches of those methods that this version of a library has."""
+    return [Patch(*one) for one in wanted if hasattr(one[0], one[1])]

@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from hangup.clients import background
-from hangup.clients.bodies import AsyncBody, SyncBody, Watched
+from hangup.clients.bodies import AsyncBody, SyncBody, Watched, stop_reading
 from hangup.clients.recall import Line
+from hangup.clients.waits import end_in_vain
 from hangup.config import Mode
 from hangup.core.admission import stop_here
 from hangup.core.current import position
 from hangup.core.tree import current_task
+from hangup.core.unwind import hides_refusal
 from hangup.otel import exchanges
 from hangup.spend.reported import billed_in_header
 
@@ -91,6 +93,23 @@ class Visit:
         """No answer came."""
         if self._exchange is not None:
             exchanges.end(self._exchange)
+
+    def stop_in_flight(self) -> BaseException | None:
+        """Return what to raise in place of an error, None where that stands.
+
+        On a thread a clamped timeout is how the stop comes: the stop is to be told.
+        """
+        return None if self._run is None else stop_reading(self._run)
+
+    def refusal_in(self, error: Exception) -> BaseException | None:
+        """Return what to raise in place of an error that was made of a refusal."""
+        run = self._run
+        return run.error() if run is not None and hides_refusal(error) else None
+
+    def advise(self, request: Any, response: Any) -> None:
+        """Say of an answer in error where no further attempt can begin in time."""
+        if self._run is not None and current_task() is None:
+            end_in_vain(request, response, self._run)
 
     def answer(self, response: Any, stack: Any, *, asynchronous: bool) -> None:
         """Watch the body of an answer."""

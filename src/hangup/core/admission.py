@@ -11,7 +11,7 @@ from hangup.core.current import POSITION, position
 from hangup.core.interrupt import awaited_outside
 from hangup.core.policy import ALLOWED, Decision, Verdict, decide
 from hangup.core.tree import current_task
-from hangup.errors import Stop
+from hangup.errors import Stop, seconds
 
 if TYPE_CHECKING:
     import asyncio
@@ -158,7 +158,7 @@ def _record(run: Run, cause: Cause, kind: str, needs: float) -> None:
         return
     left = run.token.deadline.remaining()
     if left > 0:
-        run.cancel(cause, f"{kind} needs {needs:g} s, {left:.3g} s are left")
+        run.cancel(cause, f"{kind} needs {needs:g} s, {seconds(left)} are left")
         return
     # A shared deadline belongs to the run that set it.
     at = run.token.deadline.at

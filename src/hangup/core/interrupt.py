@@ -74,6 +74,27 @@ def cancel_alone(future: asyncio.Future[Any], outsider: Outsider, message: str) 
         future.cancel(message)
 
 
+def refuse(task: asyncio.Task[Any], error: Exception) -> bool:
+    """Wake ``task`` with an ordinary error in place of what it waits for.
+
+    That is cancelled, unless it is a task. Call it on the task's loop, from a callback.
+
+    Returns:
+        Whether it was woken: not where it waits for nothing, or for something that
+        cannot be taken from it.
+    """
+    waiting_on = getattr(task, "_fut_waiter", None)
+    if waiting_on is None or waiting_on.done():
+        return False
+    refused = task.get_loop().create_future()
+    refused.set_exception(error)
+    if not _detach(task, waiting_on, refused):
+        return False
+    if not isinstance(waiting_on, asyncio.Task):
+        waiting_on.cancel()
+    return True
+
+
 def _parts(future: asyncio.Future[Any]) -> list[asyncio.Future[Any]]:
     """Return what a cancel of ``future`` would cancel: the children of a gather."""
     children = getattr(future, "_children", None)
@@ -94,16 +115,24 @@ def _reaches_shared(future: asyncio.Future[Any], outsider: Outsider) -> bool:
     return False
 
 
-def _detach(task: asyncio.Task[Any], future: asyncio.Future[Any]) -> bool:
-    """Take ``task`` off ``future`` and wake it cancelled; False where it cannot be."""
+def _detach(
+    task: asyncio.Task[Any],
+    future: asyncio.Future[Any],
+    told: asyncio.Future[Any] | None = None,
+) -> bool:
+    """Take ``task`` off ``future``; False where it cannot be.
+
+    It wakes with what ``told`` tells, or cancelled.
+    """
     for callback, context in getattr(future, "_callbacks", None) or ():
         if getattr(callback, "__self__", None) is task:
             future.remove_done_callback(callback)
             # Its outcome has lost a reader: an error in it is not worth a log line.
             future.add_done_callback(retrieve)
-            cancelled = task.get_loop().create_future()
-            cancelled.cancel()
-            task.get_loop().call_soon(callback, cancelled, context=context)
+            if told is None:
+                told = task.get_loop().create_future()
+                told.cancel()
+            task.get_loop().call_soon(callback, told, context=context)
             return True
     return False
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -129,10 +130,15 @@ def _collect(
 class Order:
     """Whose cancel waits for whose end. For one loop."""
 
-    __slots__ = ("_pairs",)
+    __slots__ = ("_cut", "_pairs")
 
     def __init__(self) -> None:
         self._pairs: set[tuple[asyncio.Task[Any], asyncio.Task[Any]]] = set()
+        self._cut: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+
+    def cut(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether somebody in a group that ``task`` hosts, or hosted, was cancelled."""
+        return task is not None and task in self._cut
 
     def behind(
         self,
@@ -150,5 +156,6 @@ class Order:
         for one in inner:
             if (task, one) not in self._pairs:
                 self._pairs.add((task, one))
+                self._cut.add(task)
                 one.add_done_callback(ended)
                 yield one

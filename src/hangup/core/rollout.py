@@ -11,14 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hangup import config
-from hangup.config import Mode
+from hangup.config import Mode, OnDisconnect
 from hangup.core import registry
 from hangup.core.token import new_token_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hangup.config import OnDisconnect
     from hangup.core.filewatch import FileWatch
     from hangup.core.rules import Rule, Rules
     from hangup.core.run import Run
@@ -54,6 +53,20 @@ class Ruling(NamedTuple):
     on_disconnect: OnDisconnect | None = None
     grace: float | None = None
 
+    def over(
+        self,
+        budget: float | None,
+        on_disconnect: OnDisconnect | None,
+        grace: float | None,
+    ) -> tuple[float | None, OnDisconnect, float]:
+        """Return these, but for what is ruled; defaults stand in for None."""
+        grace = grace if self.grace is None else self.grace
+        return (
+            budget if self.budget is None else self.budget,
+            self.on_disconnect or on_disconnect or OnDisconnect.ABANDON,
+            config.current().grace if grace is None else grace,
+        )
+
 
 class _State:
     """Replaced piece by piece, so that readers need no lock."""
@@ -67,7 +80,7 @@ def rule(  # noqa: PLR0913, PLR0917  what is known of the run, and asked for
     parent: Run | None,
     place: Place | None,
     mode: Mode | None,
-    name: str,
+    name: str | None,
     tenant: str,
     token: str | None,
 ) -> Ruling:
@@ -77,13 +90,16 @@ def rule(  # noqa: PLR0913, PLR0917  what is known of the run, and asked for
         parent: The run around it. Budget and ``on_disconnect`` are of the outermost.
         place: Where the rules look for it; its parent's counts if it has one.
         mode: What code asked for; None is enforce, as far as the rules go.
-        name: Its name.
+        name: Its name, if it was given one. A server's run without is known by its path
+            so far.
         tenant: Whom it is for, or "".
         token: The id it continues; None is a new one.
     """
     watch = _State.watch
     if watch is not None and watch.asleep:
         watch.start()  # the first run since this process was forked
+    if not name:
+        name = "" if place is not None else "run" if parent is None else parent.name
     if parent is not None:
         place, token = parent.root.place, parent.id
     found = None

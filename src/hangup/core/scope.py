@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from hangup import config
 from hangup.config import Mode, OnDisconnect
 from hangup.core import registry, rollout
+from hangup.core.admission import owner_of_cause
 from hangup.core.cause import Cause
 from hangup.core.clock import SYSTEM_CLOCK
 from hangup.core.current import Position, enter, position
@@ -36,6 +37,18 @@ def _converts(run: Run) -> bool:
     return run.mode.refuses or (run.cause is Cause.KILLED and run.mode is not Mode.OFF)
 
 
+def _at_the_edge(run: Run, error: BaseException) -> BaseException | None:
+    """Return the ordinary error for a stop from above that must not travel on as it is.
+
+    Around this scope stands a thread that the run above did not start, such as a queue
+    worker's: it would die of a ``BaseException``.
+    """
+    parent = run.parent
+    if parent is None or not isinstance(error, Stop) or parent.work.is_home():
+        return None
+    return owner_of_cause(run).error()
+
+
 class RunScope:
     """Open a run for the body of ``async with``, ``with``, or a decorated function.
 
@@ -47,7 +60,8 @@ class RunScope:
     with cause ``failed``. An abandoned run's stop comes out as
     :class:`~hangup.RunAbandoned`; any other exception passes unchanged. A body that
     returns normally although the run was abandoned returns normally: its result is
-    kept, and the record still says abandoned.
+    kept, and the record still says abandoned. (Not if a task group of anyio in it was
+    cut, and has swallowed the stop: then what it returns may be halves.)
 
     ``async with`` waits, at most ``HANGUP_SETTLE`` seconds, for the tasks it stopped;
     ``with`` never waits.
@@ -147,20 +161,18 @@ class RunScope:
             parent = None
         name = self._name or ("run" if parent is None else parent.name)
         tenant = self._tenant or ("" if parent is None else parent.tenant)
-        # A server's run that nobody named is known by its path so far.
-        known = name if self._place is None else self._name or ""
         ruling = rollout.rule(
-            parent, self._place, self._mode, known, tenant, self._token
+            parent, self._place, self._mode, self._name, tenant, self._token
         )
         mode = ruling.mode
         if parent is not None and mode is not Mode.OFF and not self._latent:
             # Whoever opens a run says that this is agent work: no latent run any more.
             parent.root.begin_spending()
         clock = self._clock or (SYSTEM_CLOCK if parent is None else parent.clock)
-        budget = self._budget if ruling.budget is None else ruling.budget
+        budget, meant, grace = ruling.over(
+            self._budget, self._on_disconnect, self._grace
+        )
         deadline = self._deadline or Deadline.after(budget, clock)
-        grace = self._grace if ruling.grace is None else ruling.grace
-        meant = ruling.on_disconnect or self._on_disconnect
         run = Run(
             name=name,
             tenant=tenant,
@@ -171,8 +183,8 @@ class RunScope:
             joined=self._joined,
             latent=(self._latent and parent is None) or mode is Mode.OFF,
             supersede_key=self._supersede_key,
-            on_disconnect=meant or OnDisconnect.ABANDON,
-            grace=config.current().grace if grace is None else grace,
+            on_disconnect=meant,
+            grace=grace,
         )
         run.place = self._place
         self._run = run
@@ -235,12 +247,10 @@ class RunScope:
         self, run: Run, error: BaseException | None
     ) -> BaseException | None:
         abandonment = run.abandonment
-        if isinstance(error, Stop) and abandonment and not abandonment.inherited:
-            return run.error()  # whatever its mode has become meanwhile
         if error is None:
             if not self._server and abandonment is None and not run.absence.away:
                 run.deliver()
-            return None
+            return run.error() if self._is_cut_short(run) else None
         if abandonment is None:
             if isinstance(error, RunAbandoned) and error.run_id == run.id:
                 # A child's abandonment that nobody caught: the parent ends by it too.
@@ -250,16 +260,30 @@ class RunScope:
             else:
                 run.cancel(Cause.FAILED, type(error).__name__)
             return None
-        if abandonment.inherited or not _converts(run):
+        if abandonment.inherited:
+            return _at_the_edge(run, error)
+        # A stop was ours, whatever the run's mode has become meanwhile.
+        if not (_converts(run) or isinstance(error, Stop)):
             return None
-        outside = isinstance(error, asyncio.CancelledError) and (
+        theirs = isinstance(error, asyncio.CancelledError) and (
             self._cancelled_outside(run)
         )
-        if outside or not stems_from_stop(error):
+        if theirs or not stems_from_stop(error):
             return None
         # An error that says so already, such as a refusal on a thread, is good enough.
         said = isinstance(error, RunAbandoned) and error.cause == abandonment.cause
         return None if said else run.error()
+
+    def _is_cut_short(self, run: Run) -> bool:
+        """Whether a body that returns normally has had a group of anyio cut in it.
+
+        Such a group swallows the stop of its members, and what comes after it works on
+        halves.
+        """
+        abandonment = run.abandonment
+        if self._server or abandonment is None or abandonment.inherited:
+            return False
+        return run.work.order.cut(run.work.task) and _converts(run)
 
     def _cancelled_outside(self, run: Run) -> bool:
         """Whether a cancel that is not ours is pending on the scope's task: it wins."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import threading
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hangup.core.current import current_run
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from hangup.core.run import Run
 
 T = TypeVar("T")
+
+COUNTED: ContextVar[bool] = ContextVar("hangup.counted", default=False)
+"""Whether what is handed to a pool right here sees to its run by itself."""
 
 
 async def to_thread(
@@ -63,8 +68,19 @@ async def to_thread(
         finally:
             turn.end()
 
+    context = contextvars.copy_context()
+    counted = COUNTED.set(True)
     try:
-        return await asyncio.to_thread(call)
+        # As asyncio.to_thread does; here, where the mark is set.
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(None, context.run, call)
+    except BaseException:  # the pool is shut down, or has no thread
+        turn.give_up()
+        raise
+    finally:
+        COUNTED.reset(counted)
+    try:
+        return await future
     finally:
         turn.give_up()
 

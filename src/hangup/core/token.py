@@ -10,10 +10,11 @@ Callbacks run outside every lock, on the thread that cancelled.
 
 from __future__ import annotations
 
+import re
 import secrets
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hangup.core.cause import Abandonment, Cause
 from hangup.core.guard import guarded
@@ -24,9 +25,18 @@ if TYPE_CHECKING:
     from hangup.core.deadline import Deadline
 
 
+# What retries look for in the text of an error; see hangup.errors.seconds.
+_STATUS: Final = re.compile(r"4(?:08|09|25|29)|5(?:0[0234]|29)")
+
+
 def new_token_id() -> str:
-    """Return an unguessable 128-bit id as 32 lower-case hex characters."""
-    return secrets.token_hex(16)
+    """Return an unguessable id as 32 lower-case hex characters.
+
+    Of the 128 bits a tenth of one is given up, so that it holds no HTTP status.
+    """
+    while _STATUS.search(token := secrets.token_hex(16)):
+        pass
+    return token
 
 
 class CancelToken:

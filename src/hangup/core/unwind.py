@@ -55,6 +55,15 @@ def stems_from_stop(error: BaseException) -> bool:
     return any(is_signal(link) for link in _chain(error))
 
 
+def hides_refusal(error: BaseException) -> bool:
+    """Whether a library made an ordinary error of its own out of a refusal of ours."""
+    return (
+        isinstance(error, Exception)
+        and not isinstance(error, RunAbandoned)
+        and any(isinstance(link, RunAbandoned) for link in _chain(error))
+    )
+
+
 def _group_stems_from_stop(group: BaseExceptionGroup[BaseException]) -> bool:
     found = False
     for leaf in _leaves(group):

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from hangup import config
 from hangup.config import Mode
-from hangup.core import levels, registry
+from hangup.core import levels, registry, spins
 from hangup.core.cause import Cause
+from hangup.core.consumers import spared
 from hangup.core.current import POSITION
 from hangup.core.interrupt import awaited_outside, interrupt, retrieve
 from hangup.core.tree import Tree, current_task
@@ -46,7 +47,6 @@ class Work:
     __slots__ = (
         "_late_refusals",
         "_leftover_timer",
-        "_order",
         "_report_timer",
         "_settled",
         "_stopping",
@@ -56,6 +56,7 @@ class Work:
         "left",
         "level",
         "loop",
+        "order",
         "run",
         "task",
         "thread_id",
@@ -77,7 +78,7 @@ class Work:
         self._swallowed = False
         self._settled = False
         self._stopping: list[asyncio.Task[Any]] = []
-        self._order = levels.Order()
+        self.order = levels.Order()
         self._leftover_timer: Timer | None = None
         self._report_timer: Timer | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -253,6 +254,7 @@ class Work:
             and not self.tree.hold_back(task, self._stop_scope)
         ):
             self._interrupt(task)
+        spins.watch(self.outside)
         if self._leftover_timer is None:
             clock = self.run.clock
             self._leftover_timer = clock.call_at(
@@ -274,7 +276,7 @@ class Work:
         inner = levels.innermost(task, self.level)
         if inner:
             levels.calm(task, self.level)
-            for one in self._order.behind(inner, task, self._interrupt):
+            for one in self.order.behind(inner, task, self._interrupt):
                 if not self.tree.hold_back(one, partial(self._interrupt, one)):
                     self._interrupt(one)
             return True
@@ -309,7 +311,7 @@ class Work:
     def _stop_leftover(self, task: asyncio.Task[Any]) -> None:
         # cancelling(): somebody (a task group, gather) is stopping it already; a second
         # cancel would cut its clean-up.
-        if task.done() or awaited_outside(task, self.outside):
+        if task.done() or awaited_outside(task, self.outside) or spared(task, self.run):
             return
         if task.cancelling() == 0 and (
             self.tree.hold_back(task, partial(self._stop_leftover, task))

@@ -17,7 +17,7 @@ from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-de
 
 from hangup import config
 from hangup.config import Mode
-from hangup.core import registry, rollout
+from hangup.core import quiet, registry, rollout
 from hangup.core.current import set_bridge
 from hangup.core.guard import guarded
 from hangup.otel import exchanges, names, propagator, settlement
@@ -131,6 +131,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         registry.add_observer(self._accounts)
         registry.add_observer(settlement.observer())
         propagator.install(on_lost=instruments.baggage_lost.add)
+        quiet.install()
         for adapter in _ADAPTERS:
             guarded(importlib.import_module(adapter).install)
         atexit.register(self._at_exit)
@@ -190,6 +191,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
             guarded(importlib.import_module(adapter).uninstall)
         exchanges.watch(None)
         propagator.uninstall()
+        quiet.uninstall()
         atexit.unregister(self._at_exit)
         registry.remove_observer(settlement.observer())
         registry.remove_observer(accounts)

@@ -194,6 +194,9 @@ class Exchange:
             return self._ended_by(None)
         try:
             chunk: bytes = self.inside(next, iterator)
+            stopped = not self._last and self._is_barred()
+            if not stopped:
+                self._flush()
         except StopIteration:
             if not self._last and self._is_barred():
                 return self._ended_by(None)
@@ -202,9 +205,8 @@ class Exchange:
             raise
         except BaseException as error:  # noqa: BLE001  raised again unless it is a stop
             return self._ended_by(error)
-        if not self._last and self._is_barred():
+        if stopped:
             return self._ended_by(None)
-        self._flush()
         if self._left_to_send is not None and not self._last:
             self._left_to_send -= len(chunk)
             if self._left_to_send <= 0:

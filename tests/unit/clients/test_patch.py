@@ -106,3 +106,12 @@ def test_an_inherited_method_can_be_wrapped() -> None:
     Patch(target, "inherited", _make).apply()
     assert target().inherited() == ["ours", "base"]
     assert Base().inherited() == ["base"]
+
+
+def test_reverting_an_inherited_method_leaves_the_class_as_it_was() -> None:
+    target: Any = _target()
+    before = dict(vars(target))
+    patch = Patch(target, "inherited", _make)
+    patch.apply()
+    patch.revert()
+    assert dict(vars(target)) == before

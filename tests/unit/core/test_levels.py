@@ -238,3 +238,38 @@ async def test_where_anyio_looks_different_nothing_is_found(
             patch.setattr(levels, "scope_of", lambda _task: object())
             assert levels.innermost(task) == []
         group.cancel_scope.cancel()
+
+
+@in_loop
+async def test_a_body_whose_group_was_cut_does_not_return_halves() -> None:
+    """The group swallows the stop, and a shield holds back the one of the body itself.
+
+    So do the clients of MCP on standard input and output.
+    """
+    found: list[str] = []
+
+    async def part(name: str) -> None:
+        try:
+            await asyncio.sleep(0 if name == "quick" else 3600)
+        finally:
+            if name == "late":  # the body is behind its shield by then
+                await asyncio.sleep(0.02)
+        found.append(name)
+
+    async def whole() -> list[str]:
+        async with RunScope() as run:
+            asyncio.get_running_loop().call_later(0.02, run.cancel)
+            async with anyio.create_task_group() as group:
+                group.start_soon(part, "quick")
+                group.start_soon(part, "slow")
+                group.start_soon(part, "late")
+                try:
+                    await for_ever()
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await asyncio.sleep(0.05)
+        return found
+
+    with pytest.raises(RunAbandoned):
+        await whole()
+    assert found == ["quick"]

@@ -140,6 +140,51 @@ async def test_a_thread_of_a_pool_gets_an_ordinary_error() -> None:
     assert [type(error) for error in blocking.caught] == [RunCancelled]
 
 
+def on_a_workers_thread(work: Callable[[], object]) -> list[BaseException]:
+    """Do it where the run reaches, though not as its own; return what came out."""
+    caught: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  to look at it
+            caught.append(error)
+
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(call,))
+    thread.start()
+    thread.join(AT_MOST)
+    return caught
+
+
+def test_a_scope_on_a_workers_thread_lets_no_signal_out() -> None:
+    """The stop is that of the run above: inside the signal, outside an error."""
+    inside: list[BaseException] = []
+
+    def job() -> None:
+        with hangup.run(name="job"), hangup.run(name="step"):
+            try:
+                hangup.check()
+            except BaseException as error:
+                inside.append(error)
+                raise
+
+    with pytest.raises(RunCancelled), hangup.run(name="above") as run:
+        run.cancel("disconnect")
+        (came_out,) = on_a_workers_thread(job)
+        run.check()
+    assert [type(error) for error in inside] == [Stop]
+    assert isinstance(came_out, RunCancelled)
+    assert came_out.run_name == "above"
+
+
+def test_a_scope_on_the_runs_own_thread_lets_the_signal_through() -> None:
+    with pytest.raises(RunCancelled), hangup.run(name="above") as run:
+        run.cancel("disconnect")
+        with pytest.raises(Stop), hangup.run(name="below"):
+            hangup.check()
+        run.check()
+
+
 def stopped_with_a_thread(
     clock: FakeClock, inside: Callable[[Blocking], object], *, child: bool = False
 ) -> list[tuple[object, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import secrets
 import threading
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,15 @@ def test_ids_are_128_unguessable_bits_in_lower_hex() -> None:
     ids = {new_token_id() for _ in range(100)}
     assert len(ids) == 100
     assert all(len(one) == 32 and set(one) <= set("0123456789abcdef") for one in ids)
+
+
+@pytest.mark.parametrize("status", ["408", "429", "500", "503", "529"])
+def test_no_id_holds_what_a_retry_takes_for_a_status(
+    monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    drawn = iter([f"{status}{'a' * 29}", f"{'b' * 29}{status}", "c4" * 16])
+    monkeypatch.setattr(secrets, "token_hex", lambda _: next(drawn))
+    assert new_token_id() == "c4" * 16
 
 
 def test_the_first_cause_wins_for_ever(clock: FakeClock) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hangup.core.unwind import is_signal, stems_from_stop
-from hangup.errors import DeadlineExceeded, RunAbandoned, Stop
+from hangup.core.unwind import hides_refusal, is_signal, stems_from_stop
+from hangup.errors import DeadlineExceeded, RunAbandoned, RunCancelled, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,3 +122,16 @@ def test_a_chain_is_not_followed_for_ever() -> None:
     for _ in range(1_000):
         error = caused_by(ValueError(), error)
     assert not stems_from_stop(error)
+
+
+def test_an_error_made_of_a_refusal_hides_it() -> None:
+    refusal = RunCancelled("0" * 32, "r", "disconnect", "", 1.0)
+    made = ConnectionError("read failed")
+    made.__cause__ = refusal
+    outer = LookupError("the call failed")
+    outer.__context__ = made
+    assert hides_refusal(made)
+    assert hides_refusal(outer)
+    assert not hides_refusal(refusal)
+    assert not hides_refusal(ConnectionError("read failed"))
+    assert not hides_refusal(asyncio.CancelledError())

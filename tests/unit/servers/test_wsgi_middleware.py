@@ -290,6 +290,17 @@ def test_starting_twice_without_an_error_is_refused() -> None:
     assert isinstance(Server(HangupMiddleware(app), strict=False).error, AssertionError)
 
 
+def test_headers_that_the_server_does_not_take_are_a_fault(journal: Journal) -> None:
+    def picky(*_given: Any) -> Any:
+        raise ValueError("a header with a line break")
+
+    result: Any = HangupMiddleware(Stream(spend, b"x"))(environ(), picky)
+    with pytest.raises(ValueError, match="line break"):
+        next(iter(result))
+    result.close()
+    assert journal.fates == [("abandoned", "failed")]
+
+
 def writing(*chunks: bytes, between: Callable[[], object] = spend) -> WSGIApplication:
     def app(
         _environ: WSGIEnvironment, start_response: StartResponse
