@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hangup.cli import demo
+from hangup.cli import demo, policy
 
 app = typer.Typer(
     name="hangup",
@@ -17,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("demo")(demo.demo)
+app.add_typer(policy.app, name="policy")
 
 
 def _show_version(asked: bool) -> None:  # noqa: FBT001  typer's callback shape

@@ -146,6 +146,10 @@ class Accounts(registry.RunObserver):
         if decision == Decision.REFUSE and model is not None:
             self._instruments.avoided.refused(run, kind, cause, model)
 
+    def lowered(self, run: Run) -> None:
+        """Make the series of the run's new mode exist at zero."""
+        self._instruments.seed_run(run.root.name, run.mode)
+
     def drain(self) -> None:
         """Post the books of runs that were garbage collected open."""
         while True:

@@ -47,6 +47,10 @@ SWALLOWED: Final = "hangup.cancel.swallowed"
 """``{run}``: runs in which a task swallowed the stop and wanted to spend again."""
 BAGGAGE_LOST: Final = "hangup.baggage.lost"
 """``{request}``: requests whose baggage was too large for all of its entries."""
+BRAKE_TRIPPED: Final = "hangup.brake.tripped"
+"""``{trip}``: times that ``HANGUP_BRAKE_SHARE`` made this process observe."""
+POLICY_ERRORS: Final = "hangup.policy.errors"
+"""``{file}``: contents of ``HANGUP_POLICY_FILE`` that could not be used."""
 
 # Estimates, never mixed with the above
 
@@ -62,7 +66,7 @@ ACTIVE: Final = "hangup.run.active"
 OLDEST: Final = "hangup.run.stopping.oldest"
 """``s``: for how long the oldest abandoned run has been stopping; 0 without one."""
 INFO: Final = "hangup.info"
-"""Always 1; its labels say which version runs in which mode."""
+"""Always 1; its labels say which version runs in which mode, by which policy."""
 
 # Histograms
 
@@ -116,6 +120,8 @@ TENANT: Final = "hangup.tenant"
 """A tenant of ``HANGUP_TENANTS``, else ``other``."""
 VERSION: Final = "hangup.version"
 """The installed version."""
+POLICY: Final = "hangup.policy"
+"""Which policy file is in force: twelve hex characters of its hash, or ``none``."""
 
 # Attributes of spans only: ids are never labels
 
@@ -153,7 +159,7 @@ MOST_LABEL_SETS: Final = 2_000
 """Of one instrument; the SDK's own limit, past which it drops labels."""
 # How many Prometheus series all metrics make together, at most; a histogram counts its
 # buckets, sum and count. Tested.
-SERIES_AT_FIRST: Final = 481
+SERIES_AT_FIRST: Final = 483
 """For one run name, one model and one mode, no tenant listed."""
 SERIES_PER_RUN_NAME: Final = 346
 """More for each further run name that uses one of these models."""
