@@ -14,6 +14,7 @@ import pytest
 import hangup
 from hangup import config
 from hangup.otel import names
+from hangup.otel.policyfile import parse
 from hangup.spend.pricefile import read_price_file
 
 README = Path(__file__).parents[2] / "README.md"
@@ -71,6 +72,15 @@ def test_the_price_file_is_one(tmp_path: Path) -> None:
     prices = read_price_file(str(path))
     assert prices.version.startswith("contract of 2026-11@")
     assert prices.model("gpt-4o-2024-08-06") is not None
+
+
+def test_the_policy_file_is_one() -> None:
+    [block] = re.findall(
+        r"^```yaml\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL
+    )
+    rules = parse("policy.yaml", block.encode())
+    [rule] = rules.rules
+    assert (rule.mode, rule.share) == (config.Mode.ENFORCE, 5)
 
 
 def test_every_python_block_runs(tmp_path: Path) -> None:
