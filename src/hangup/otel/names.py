@@ -166,3 +166,13 @@ SERIES_PER_TENANT: Final = 4
 
 OTHER: Final = "other"
 NONE: Final = "none"
+
+# Names that alerts read already and that nothing emits yet: they come with the rollout
+# policy and the bus. Until then those alerts are silent, as they are without a bus.
+
+BRAKE_TRIPPED: Final = "hangup.brake.tripped"
+"""``{trip}``: counter: times the brake took enforcement back to observing."""
+POLICY_HASH: Final = "hangup.policy.hash"
+"""Label of ``hangup.info``: which rollout policy the process follows."""
+BUS_UP: Final = "hangup.bus.up"
+"""Gauge: 1 while the process hears the bus, else 0; absent without one."""
