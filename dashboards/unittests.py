@@ -1,11 +1,11 @@
-"""Unit tests of promtool: a file for each alert, and one of what nobody may fire at."""
+"""Unit tests of promtool: a file for each alert, and two of what none may fire at."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from dashboards import series
-from dashboards.alerts import ALERTS
+from dashboards.alerts import ALERTS, PAGE
 from dashboards.scenarios import CASES, Case
 from dashboards.simulated import JOB, grows, named, stands, up, zeros
 from hangup.otel import names
@@ -70,12 +70,45 @@ def _quiet() -> tuple[Case, ...]:
     )
 
 
+def _observing() -> tuple[Case, ...]:
+    """A day of observing 3,000 runs a minute, of which 40 % are walked away from.
+
+    A run goes on for ten minutes after its user left, and costs ten cents.
+    """
+    observe = {names.MODE: "observe"}
+    delivered = observe | {
+        names.OUTCOME: "delivered",
+        names.CAUSE: "none",
+        names.CALLER: "connected",
+    }
+    late = delivered | {names.OUTCOME: "late"}
+    step, steps = 5, 24 * 12
+    per_minute = {
+        named(series.RUNS, delivered): 1_700.0,
+        named(series.RUNS, late): 100.0,
+        named(series.RUNS, observe): 1_200.0,
+        named(series.COST, observe): 60.0,
+        named(series.METERED_COST): 300.0,
+        named(series.METERED_TOKENS): 3_000_000.0,
+        named(series.CALLS): 3_000.0,
+    }
+    made = {name: grows((step * each, steps)) for name, each in per_minute.items()}
+    made |= {
+        up(): stands((1, steps)),
+        named(series.INFO, observe): stands((1, steps)),
+        named(series.OLDEST): stands((0, 2), (600, steps - 2)),
+    }
+    times = tuple(range(60, step * steps, 60))
+    return (Case("a day of observing", made, silent=times, step=step),)
+
+
 def promtool_tests() -> Iterator[tuple[str, Json]]:
     """Yield the name and the content of each test file."""
     severities = {alert.name: alert.severity for alert in ALERTS}
     for name, cases in CASES.items():
         yield name, _file(cases, name, severities[name])
     yield "quiet", _file(_quiet())
+    yield "observing", _file(_observing(), severity=PAGE)
 
 
 def _file(cases: tuple[Case, ...], alert: str = "", severity: str = "") -> Json:
@@ -89,6 +122,8 @@ def _file(cases: tuple[Case, ...], alert: str = "", severity: str = "") -> Json:
 
 def _test(case: Case, alert: str, severity: str) -> Json:
     which = f'alertname="{alert}", ' if alert else ""
+    if severity and not alert:
+        which = f'severity="{severity}", '
     expr = f'ALERTS{{{which}alertstate="firing"}}'
     where = f'instance="{case.instance}", ' if case.instance else ""
     firing = {

@@ -58,7 +58,21 @@ def test_the_rules_are_rules() -> None:
 def test_every_alert_fires_and_resolves_and_stays_silent() -> None:
     """All of them, and what nobody may fire at, in one go: it is the slow one."""
     tests = sorted((GENERATED / "tests").glob("*.yaml"))
-    assert promtool("test", "rules", *tests).count("SUCCESS") == len(ALERTS) + 1
+    assert promtool("test", "rules", *tests).count("SUCCESS") == len(ALERTS) + 2
+
+
+def test_a_day_of_observing_would_page_if_it_were_enforcing(tmp_path: Path) -> None:
+    """The day in which 40 % walk away is silent because of the mode, not for want of
+    numbers."""
+    made = dict(promtool_tests())["observing"]
+    made["rule_files"] = [str(RULES)]
+    enforcing = to_yaml(made).replace(r"\"observe\"", r"\"enforce\"")
+    path = tmp_path / "enforcing.yaml"
+    path.write_text(enforcing)
+    require("promtool")
+    with pytest.raises(AssertionError, match="HangupRunsNotStopping") as failed:
+        promtool("test", "rules", path)
+    assert "HangupWasteRate" in str(failed.value)
 
 
 def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_not() -> None:
