@@ -105,10 +105,10 @@ def _waste_grown() -> tuple[Case, ...]:
     step = 20
     week = _WEEK // step
 
-    def dollars(before: float, now: float) -> Series:
+    def dollars(before: float, now: float, gone: float = 20) -> Series:
         return {
             named(series.COST): grows((before / 3, week), (now / 3, 9), (0, 9)),
-            named(series.RUNS): grows((20, week), (20, 9), (0, 9)),
+            named(series.RUNS): grows((gone, week), (gone, 9), (0, 9)),
         }
 
     at = _WEEK + 120
@@ -120,6 +120,7 @@ def _waste_grown() -> tuple[Case, ...]:
             silent=(_WEEK - 60, _WEEK + 340),
             step=step,
         ),
+        Case("of a few dear runs", dollars(5, 20, 2), silent=(at,), step=step),
         Case("twice last week's", dollars(10, 20), silent=(at,), step=step),
         Case("much more of very little", dollars(0.1, 5), silent=(at,), step=step),
         Case(
