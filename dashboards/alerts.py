@@ -186,7 +186,7 @@ def _hook_lost() -> str:
 
 def _drift() -> str:
     info = promql.select(series.INFO, board=False)
-    policy = exposed(names.POLICY_HASH)
+    policy = exposed(names.POLICY)
     return f"count by (job) (count by (job, {policy}) ({info})) > 1"
 
 

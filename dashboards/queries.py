@@ -149,7 +149,7 @@ REFUSED: Final = "60 * " + rate(
     series.REFUSALS, CAUSE, by=(names.DECISION, names.CALL_KIND)
 )
 BUS: Final = f"avg by (job) ({select(series.BUS_UP)})"
-_OF_INFO: Final = (names.VERSION, names.MODE, names.POLICY_HASH)
+_OF_INFO: Final = (names.VERSION, names.MODE, names.POLICY)
 VERSIONS: Final = (
     f"count by (job, {', '.join(exposed(label) for label in _OF_INFO)}) "
     f"({select(series.INFO)})"

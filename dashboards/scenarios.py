@@ -298,7 +298,7 @@ def _hook_lost() -> tuple[Case, ...]:
 
 def _drift() -> tuple[Case, ...]:
     def info(policy: str, instance: str, *phases: tuple[float | None, int]) -> Series:
-        labels = {names.POLICY_HASH: policy}
+        labels = {names.POLICY: policy}
         return {named(series.INFO, labels, instance=instance): stands(*phases)}
 
     stays = info("one", "a", (1, 90))

@@ -104,7 +104,7 @@ RUN_DURATION: Final = Metric(
 )
 SLACK: Final = Metric(names.SLACK, Kind.HISTOGRAM, (names.RUN_NAME,), "s")
 OVERRUN: Final = Metric(names.OVERRUN, Kind.HISTOGRAM, (names.RUN_NAME,), "s")
-# POLICY_HASH is to come: a label that is not there groups as "".
+# POLICY is to come: a label that is not there groups as "".
 INFO: Final = Metric(names.INFO, Kind.GAUGE, (names.VERSION, names.MODE))
 
 BRAKE_TRIPPED: Final = Metric(names.BRAKE_TRIPPED, Kind.COUNTER)

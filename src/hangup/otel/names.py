@@ -172,7 +172,7 @@ NONE: Final = "none"
 
 BRAKE_TRIPPED: Final = "hangup.brake.tripped"
 """``{trip}``: counter: times the brake took enforcement back to observing."""
-POLICY_HASH: Final = "hangup.policy.hash"
+POLICY: Final = "hangup.policy"
 """Label of ``hangup.info``: which rollout policy the process follows."""
 BUS_UP: Final = "hangup.bus.up"
 """Gauge: 1 while the process hears the bus, else 0; absent without one."""

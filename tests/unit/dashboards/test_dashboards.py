@@ -44,7 +44,7 @@ SELECTOR = re.compile(r"\b(hangup[:_][a-z0-9:_]+)(\{[^}]*\})?")
 def selectors(expr: str) -> list[tuple[str, str]]:
     """Every metric that is selected, with its matchers."""
     labels = {exposed(label) for metric in series.ALL for label in metric.labels}
-    labels.add(exposed(names.POLICY_HASH))
+    labels.add(exposed(names.POLICY))
     return [
         (name, braces) for name, braces in SELECTOR.findall(expr) if name not in labels
     ]
