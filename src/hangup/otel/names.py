@@ -172,3 +172,8 @@ SERIES_PER_TENANT: Final = 4
 
 OTHER: Final = "other"
 NONE: Final = "none"
+
+# An alert reads it already, and nothing emits it yet: silent, as without a bus.
+
+BUS_UP: Final = "hangup.bus.up"
+"""Gauge: 1 while the process hears the bus, else 0; absent without one."""
