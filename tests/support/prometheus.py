@@ -32,7 +32,7 @@ class Prometheus:
 
     Args:
         folder: For its configuration and its data.
-        target: Port on loopback of what it scrapes.
+        target: Port on loopback of what it scrapes, or several.
         rules: A rule file's content; it is evaluated every second.
         alertmanager: The address of who is told of what fires, if anybody.
     """
@@ -40,18 +40,19 @@ class Prometheus:
     def __init__(
         self,
         folder: Path,
-        target: int,
+        target: int | tuple[int, ...],
         rules: dict[str, Any],
         alertmanager: str | None = None,
     ) -> None:
         require("prometheus")
         port = free_port()
+        targets = (target,) if isinstance(target, int) else target
         for group in rules["groups"]:
             group["interval"] = "1s"
         (folder / "rules.yaml").write_text(to_yaml(rules))
         scrape = {
             "job_name": JOB,
-            "static_configs": [{"targets": [f"127.0.0.1:{target}"]}],
+            "static_configs": [{"targets": [f"127.0.0.1:{one}" for one in targets]}],
         }
         config: dict[str, Any] = {
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
