@@ -6,9 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from opentelemetry import baggage
-from opentelemetry.baggage.propagation import W3CBaggagePropagator
-from opentelemetry.context import Context, get_value
+from opentelemetry.context import get_value
 
 from hangup.otel import wire
 from hangup.otel.context import INBOUND_KEY
@@ -61,10 +59,8 @@ class Fields:
             decoded = wire.decode_header(self._header.decode("latin-1"))
             if decoded is not None:
                 return decoded
-        if self._baggage is not None and wire.PREFIX.encode() in self._baggage:
-            text = self._baggage.decode("latin-1")
-            context = W3CBaggagePropagator().extract({"baggage": text}, Context())
-            return wire.from_baggage(baggage.get_all(context))
+        if self._baggage is not None:
+            return wire.from_baggage_text(self._baggage.decode("latin-1"))
         return None
 
 
