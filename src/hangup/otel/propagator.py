@@ -206,9 +206,7 @@ class HangupPropagator(TextMapPropagator):
         elif past.length > MAX_LENGTH:
             self._report_lost()
         if found is not None:
-            skew = wire.arrived(found, self._clock)
-            if skew is not None and abs(skew) > wire.SKEW_WORTH_REPORTING:
-                _report_skew(skew)
+            found = wire.arrived(found, self._clock)
             context = set_value(INBOUND_KEY, found, context)
         return context
 
@@ -352,13 +350,3 @@ def _host_of(attributes: Mapping[str, object], present: frozenset[str]) -> str:
         if key in present and (host := str(attributes[key] or "")):
             return host
     return ""
-
-
-def _report_skew(skew: float) -> None:
-    warn_once(
-        "clock skew",
-        "the clock of a caller and ours are %.1f s apart, or its request was that long "
-        "on its way; the time left is measured on the local clock from its arrival "
-        "(said once per process)",
-        skew,
-    )

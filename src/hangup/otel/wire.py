@@ -1,4 +1,4 @@
-"""How a run travels between processes: a codec, pure but for its one warning.
+"""How a run travels between processes: a codec, pure but for its warnings.
 
 Two forms of one :class:`Inbound`: entries of the W3C baggage, which intermediaries that
 know nothing of hangup pass on, and one compact header that survives a full baggage::
@@ -211,12 +211,24 @@ def past_entries(text: str) -> str:
     return text if ours is None else text[ours.end() :]
 
 
-def arrived(inbound: Inbound, clock: Clock) -> float | None:
-    """Note on what was just decoded the skew there is on its arrival; returns it."""
+def arrived(inbound: Inbound, clock: Clock) -> Inbound:
+    """Note on what was just decoded the skew there is on its arrival; returns it.
+
+    Skew beyond a second is warned of, once per process.
+    """
     skew = skew_of(inbound, clock)
-    # Nobody else has seen it yet, and a copy costs as much as decoding it did.
-    object.__setattr__(inbound, "skew", skew)
-    return skew
+    if skew is not None:
+        # Nobody else has seen it yet, and a copy costs as much as decoding it did.
+        object.__setattr__(inbound, "skew", skew)
+        if abs(skew) > SKEW_WORTH_REPORTING:
+            warn_once(
+                "clock skew",
+                "the clock of a caller and ours are %.1f s apart, or its request was "
+                "that long on its way; the time left is measured on the local clock "
+                "from its arrival (said once per process)",
+                skew,
+            )
+    return inbound
 
 
 def deadline_of(inbound: Inbound, clock: Clock, max_budget: float | None) -> Deadline:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from opentelemetry import trace
+
 from hangup.config import Mode
 from hangup.core.cause import Cause
 from hangup.core.unwind import stems_from_stop
 from hangup.errors import RunAbandoned, Stop
+from hangup.otel import names
+from hangup.otel.wire import SKEW_WORTH_REPORTING
 
 if TYPE_CHECKING:
     from hangup.core.run import Run
@@ -24,7 +28,13 @@ def connect(run: Run, inbound: Inbound | None) -> None:
         inbound: The run of another process that it continues.
     """
     run.caller = "connected"
-    if inbound is not None and inbound.gone is not None:
+    if inbound is None:
+        return
+    if inbound.skew is not None and abs(inbound.skew) > SKEW_WORTH_REPORTING:
+        # On the span of the request: the warning is said once, and this is every time.
+        span = trace.get_current_span()
+        span.set_attribute(names.SKEW, round(inbound.skew, 3))
+    if inbound.gone is not None:
         at = run.clock.monotonic() - inbound.gone
         run.cancel(Cause.DISCONNECT, "abandoned upstream", at=at)
 

@@ -14,6 +14,7 @@ from hangup.otel.context import INBOUND_KEY
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from hangup.core.clock import Clock
     from hangup.otel.wire import Inbound
 
 
@@ -46,22 +47,24 @@ class Fields:
             elif name == b"accept" and b"text/event-stream" in value:
                 self.event_stream = True
 
-    def inbound(self) -> Inbound | None:
+    def inbound(self, clock: Clock) -> Inbound | None:
         """Return the run that came with the request, if any.
 
         An instrumentation around us has extracted it already; without one, or with a
         propagator that is not ours, it is read from the headers.
+
+        Args:
+            clock: Tells the skew of the caller's.
         """
         found = get_value(INBOUND_KEY)
         if isinstance(found, wire.Inbound):
             return found
+        decoded = None
         if self._header is not None:
             decoded = wire.decode_header(self._header.decode("latin-1"))
-            if decoded is not None:
-                return decoded
-        if self._baggage is not None:
-            return wire.from_baggage_text(self._baggage.decode("latin-1"))
-        return None
+        if decoded is None and self._baggage is not None:
+            decoded = wire.from_baggage_text(self._baggage.decode("latin-1"))
+        return None if decoded is None else wire.arrived(decoded, clock)
 
 
 _SECONDS = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")

@@ -270,7 +270,7 @@ class Terms:
         if mode is Mode.OFF:
             return None
         fields = Fields(headers, plans.budget_header)
-        inbound = fields.inbound()
+        inbound = fields.inbound(self._clock)
         if inbound is not None:
             # Never off: what comes in may keep us from acting, not from measuring.
             off = inbound.mode is Mode.OFF
