@@ -200,7 +200,7 @@ class HangupPropagator(TextMapPropagator):
         if found is None and past.text is not None:
             found = wire.from_baggage_text(past.text)
         if entries := baggage.get_all(context):
-            if found is None:
+            if found is None and past.text is None:  # it came in another form
                 found = wire.from_baggage(entries)
             context = _without(context, entries)
         elif past.length > MAX_LENGTH:

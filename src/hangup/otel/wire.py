@@ -41,6 +41,8 @@ SKEW_WORTH_REPORTING: Final = 1.0
 
 _MODES: Final = {mode.value: mode for mode in Mode}
 _MAX_LEFT_MS: Final = int(MAX_LEFT * 1000)
+_BLANK: Final = " \t"
+"""Not all that ``str.strip`` takes for one: ``\\x1d000`` is no number, and not 0."""
 _MAX_READ: Final = 8192  # the W3C limits of a baggage
 _MAX_ENTRIES: Final = 180
 _MAX_INTEGER = 999_999_999_999_999  # RFC 9651, 3.3.1
@@ -184,7 +186,7 @@ def from_baggage_text(text: str) -> Inbound | None:
     Never raises. Read are as many bytes and entries as the W3C lets a baggage have:
     ours, which go first, are found in one that is over these limits too.
     """
-    if "hangup" not in text:
+    if "hangup" not in text and "%" not in text:
         return None
     usual = _ENTRIES_AS_SENT.match(text)
     # What follows decides too, where somebody has put ours into another order.
@@ -197,8 +199,8 @@ def from_baggage_text(text: str) -> Inbound | None:
     entries: dict[str, object] = {}
     for entry in text.split(",", _MAX_ENTRIES)[:_MAX_ENTRIES]:
         key, _, value = entry.partition("=")
-        if (name := unquote_plus(key).strip()).startswith(PREFIX):
-            entries[name] = unquote_plus(value.partition(";")[0]).strip()
+        if (name := unquote_plus(key).strip(_BLANK)).startswith(PREFIX):
+            entries[name] = unquote_plus(value.partition(";")[0]).strip(_BLANK)
     return from_baggage(entries)
 
 

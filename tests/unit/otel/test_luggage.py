@@ -101,6 +101,9 @@ def test_entries_elsewhere_than_in_front_are_left_to_who_reads_them() -> None:
         (f"hangup.token={TOKEN},hangup.left=99999999999999", None),
         (f"hangup.token={TOKEN},hangup.mode=party", None),
         ("hangup.left=5", None),
+        # What str.strip takes for blanks: the rest would be 0, and expire at once.
+        (f"hangup.token={TOKEN},hangup.left=%1D000", None),
+        (f"%68angup.token={TOKEN}", wire.Inbound(TOKEN)),
         ("a=hangup.token", None),
         ("a=1", None),
         # Ours go first, and are read in what is over every limit.
