@@ -157,12 +157,7 @@ class Chain:
 
     def written(self, what: str, role: str = "*", scene: str = "") -> list[Any]:
         """Return the lines of that kind."""
-        lines = [
-            json.loads(line)
-            for path in self._where.glob(f"{role}.jsonl")
-            for line in path.read_text().splitlines()
-        ]
-        return [one for one in lines if (one["what"], one["scene"]) == (what, scene)]
+        return lines_of(self._where, what, role, scene)
 
     async def wrote(
         self,
@@ -177,6 +172,16 @@ class Chain:
             while len(found := self.written(what, role, scene)) < count:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         return found
+
+
+def lines_of(where: Path, what: str, role: str = "*", scene: str = "") -> list[Any]:
+    """Return what the processes wrote down of that kind."""
+    lines = [
+        json.loads(line)
+        for path in where.glob(f"{role}.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    return [one for one in lines if (one["what"], one["scene"]) == (what, scene)]
 
 
 def spent_after(calls: list[CallRecord], t0: float) -> int:
