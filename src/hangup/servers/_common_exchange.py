@@ -88,6 +88,27 @@ def hides_refusal(run: Run, status: int) -> bool:
     )
 
 
+def end_by(run: Run, status: int, error: BaseException | None) -> None:
+    """End a run by the stop of one inside it, where a framework makes its 500 of it.
+
+    As the scope would, which the error reaches only after the response. A status that
+    somebody chose for it (an exception handler) is that one's own.
+
+    Args:
+        run: Of the request.
+        status: The response's, of which nothing was sent yet.
+        error: The exception that is being handled, if any.
+    """
+    if (
+        status == SERVER_ERROR
+        and isinstance(error, RunAbandoned)
+        and error.run_id == run.id
+        and not run.latent
+        and run.abandonment is None
+    ):
+        run.cancel(error.cause, error.detail)
+
+
 def cause_of(run: Run, stop: BaseException | None) -> Cause:
     """Return why the run has no answer; ``stop`` may be that of a child run."""
     cause = run.cause or getattr(stop, "cause", None)
