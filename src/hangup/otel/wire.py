@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_plus
 
@@ -84,6 +84,8 @@ class Inbound:
         gone: Seconds since the run was abandoned, where it was.
         skew: Seconds by which the sender's clock is ahead of ours, seen on arrival;
             None where it cannot be told.
+        arrival: When it arrived, and on which clock; None where nobody has noted it.
+            What is relative counts from then, however late it is asked for.
     """
 
     token: str
@@ -92,6 +94,7 @@ class Inbound:
     mode: Mode | None = None
     gone: float | None = None
     skew: float | None = None
+    arrival: tuple[Clock, float] | None = field(default=None, compare=False, repr=False)
 
 
 def encode(run: Inbound) -> tuple[str, str]:
@@ -214,13 +217,14 @@ def past_entries(text: str) -> str:
 
 
 def arrived(inbound: Inbound, clock: Clock) -> Inbound:
-    """Note on what was just decoded the skew there is on its arrival; returns it.
+    """Note on what was just decoded that it arrives now, and its skew; returns it.
 
     Skew beyond a second is warned of, once per process.
     """
+    # Nobody else has seen it yet, and a copy costs as much as decoding it did.
+    object.__setattr__(inbound, "arrival", (clock, clock.monotonic()))
     skew = skew_of(inbound, clock)
     if skew is not None:
-        # Nobody else has seen it yet, and a copy costs as much as decoding it did.
         object.__setattr__(inbound, "skew", skew)
         if abs(skew) > SKEW_WORTH_REPORTING:
             warn_once(
@@ -233,15 +237,22 @@ def arrived(inbound: Inbound, clock: Clock) -> Inbound:
     return inbound
 
 
+def arrived_at(inbound: Inbound, clock: Clock) -> float:
+    """Return when it arrived, on ``clock.monotonic()``; now where that is not known."""
+    if inbound.arrival is not None and inbound.arrival[0] is clock:
+        return inbound.arrival[1]
+    return clock.monotonic()
+
+
 def deadline_of(inbound: Inbound, clock: Clock, max_budget: float | None) -> Deadline:
     """Return the deadline this process holds the run to, never beyond ``max_budget``.
 
-    The relative value is re-anchored on the local monotonic clock, so that clock skew
-    does not matter; call it when the request arrives. The absolute value is only a
-    fallback, and one in the past is ignored: that cannot be told from a clock that is
-    ahead. Without either the deadline is ``max_budget`` from now (None: never).
+    The relative value is re-anchored on the local monotonic clock, at its arrival, so
+    that clock skew does not matter. The absolute value is only a fallback, and one in
+    the past is ignored: that cannot be told from a clock that is ahead. Without either
+    the deadline is ``max_budget`` from then (None: never).
     """
-    now = clock.monotonic()
+    now = arrived_at(inbound, clock)
     seconds = math.inf if max_budget is None else max_budget
     if inbound.left is not None:
         seconds = min(seconds, inbound.left)

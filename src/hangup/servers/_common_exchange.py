@@ -11,7 +11,7 @@ from hangup.core.cause import Cause
 from hangup.core.unwind import stems_from_stop
 from hangup.errors import RunAbandoned, Stop
 from hangup.otel import names
-from hangup.otel.wire import SKEW_WORTH_REPORTING
+from hangup.otel.wire import SKEW_WORTH_REPORTING, arrived_at
 
 if TYPE_CHECKING:
     from hangup.core.run import Run
@@ -35,7 +35,7 @@ def connect(run: Run, inbound: Inbound | None) -> None:
         span = trace.get_current_span()
         span.set_attribute(names.SKEW, round(inbound.skew, 3))
     if inbound.gone is not None:
-        at = run.clock.monotonic() - inbound.gone
+        at = arrived_at(inbound, run.clock) - inbound.gone
         run.cancel(Cause.DISCONNECT, "abandoned upstream", at=at)
 
 
