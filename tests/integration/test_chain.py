@@ -78,25 +78,31 @@ async def _deadline(chain: Chain) -> Seen:
 async def _walk_away(chain: Chain) -> Seen:
     caller = await chain.asks("left", "long")
     await chain.all_stream("left", "long")
-    t0 = caller.leaves()
-    await chain.all_closed("left", 3)
-    return Seen(t0, chain.calls("left"), await _over(chain, "left", 3))
+    async with Pulse() as pulse:
+        t0 = caller.leaves()
+        await chain.all_closed("left", 3)
+        over = await _over(chain, "left", 3)
+    return Seen(t0, chain.calls("left"), over, allowance=pulse.allowance)
 
 
 async def _killed(chain: Chain) -> Seen:
     caller = await chain.asks("killed", "long")
     await chain.all_stream("killed", "long")
-    operator = await Caller.asks(chain.processes["parent"], "/kill/killed")
-    t0 = time.monotonic()
-    assert (await operator.json()) == {"stopped": True}
-    answer = await caller.answer()
-    await chain.all_closed("killed", 3)
-    return Seen(t0, chain.calls("killed"), await _over(chain, "killed", 3), answer)
+    async with Pulse() as pulse:
+        operator = await Caller.asks(chain.processes["parent"], "/kill/killed")
+        t0 = time.monotonic()
+        assert (await operator.json()) == {"stopped": True}
+        answer = await caller.answer()
+        await chain.all_closed("killed", 3)
+        over = await _over(chain, "killed", 3)
+    calls = chain.calls("killed")
+    return Seen(t0, calls, over, answer, allowance=pulse.allowance)
 
 
 async def _spending(chain: Chain, scene: str, calls: int) -> Seen:
     """Leave while all three are in the middle of it."""
     caller = await chain.asks(scene, "spend")
+    await chain.together(scene)
     await chain.all_stream(scene, "slow")
     metered = chain.books.total("hangup.metered.tokens")
     async with Pulse() as pulse:
@@ -186,6 +192,14 @@ def _seconds(scene: Seen) -> list[float]:
     return [*closed, *(one["at"] - scene.t0 for one in scene.over.values())]
 
 
+def _within(seen: Seen) -> float:
+    """How far waste may be from the log: a chunk of each call that T0 falls into.
+
+    And what came while a busy machine kept the processes from noticing.
+    """
+    return 3 * (CHUNK + SCRIPTS["slow"].rate * seen.allowance)
+
+
 def test_e1_absolute_deadline_versus_clock_skew(played: Played) -> None:
     """The deadline holds within 0.3 s in all three, and what is skewed is told."""
     seen = played.seen["deadline"]
@@ -215,14 +229,14 @@ def test_a_walk_away_stops_all_three_in_under_a_second(played: Played) -> None:
     seen = played.seen["left"]
     seconds = _seconds(seen)
     assert len(seconds) == 6
-    assert max(seconds) < 1.0, seconds
+    assert max(seconds) < 1.0 + seen.allowance, seconds
     assert played.books.runs(name="left") == {("abandoned", "disconnect"): 1}
 
 
 def test_f6_parent_dead_children_billing_killed(played: Played) -> None:
     """(i): stopping the parent stops its children and grandchildren, and their bill."""
     seen = played.seen["killed"]
-    assert max(_seconds(seen)) < 2.0
+    assert max(_seconds(seen)) < 1.0 + seen.allowance
     assert len(seen.calls) == 3  # and none after it
     assert seen.answer is not None
     assert (seen.answer[0], seen.answer[1]["hangup-cause"]) == (409, "killed")
@@ -252,8 +266,7 @@ def test_waste_over_three_processes_is_what_the_models_log_says(
     assert not any(one.cut for one in seen.calls)
     truth = spent_after(seen.calls, seen.t0)
     assert truth > 2 * CHUNK * 3  # or the next line would say little
-    # A chunk of each of the three calls that T0 falls into.
-    assert played.tokens(scene, "wasted") == pytest.approx(truth, abs=3 * CHUNK)
+    assert played.tokens(scene, "wasted") == pytest.approx(truth, abs=_within(seen))
     assert played.tokens(scene) == spent(seen.calls)
     assert played.tokens(scene, "delivered") == 0
     assert played.books.runs(name=scene) == {("abandoned", "disconnect"): 1}
@@ -270,9 +283,7 @@ def test_a_child_that_observes_under_a_parent_that_enforces_is_billed_all_the_sa
     assert [one.path for one in seen.calls if one.cut] == ["parent"]
     truth = spent_after(seen.calls, seen.t0)
     assert truth > 2 * CHUNK * 3
-    # They see it by the broken connection, so a machine that keeps them waiting counts.
-    within = 3 * CHUNK + 2 * SCRIPTS["slow"].rate * seen.allowance
-    assert played.tokens("outside", "wasted") == pytest.approx(truth, abs=within)
+    assert played.tokens("outside", "wasted") == pytest.approx(truth, abs=_within(seen))
     # Of the one that was cut what came is estimated.
     whole = spent(seen.calls)
     assert played.tokens("outside") == pytest.approx(whole, abs=2 * CHUNK)

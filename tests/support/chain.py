@@ -5,11 +5,13 @@ calls (or empty), ``MODEL`` the OpenAI base URL, ``SKEW`` the seconds its wall c
 wrong by. The first segment of a path is the scene, which is what the run is called
 everywhere; the second says what to do. The mode of a scene in this process is that of
 ``MODES`` (JSON), else enforce. What happens when is written to the file ``JOURNAL``,
-one JSON line each; what was booked goes to files, see :mod:`support.books`.
+one JSON line each, and what the test says to all is a file beside it; what was booked
+goes to files, see :mod:`support.books`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -92,6 +94,14 @@ async def on(scene: str, what: str) -> None:
         (await _http.get(f"{NEXT}/{scene}/{what}")).raise_for_status()
 
 
+async def together(scene: str) -> None:
+    """Make the slow call when all are told to, however long each took to get here."""
+    write("ready", scene)
+    while not (_JOURNAL.parent / f"{scene}.go").exists():  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    await ask(scene, "slow")
+
+
 async def work(request: Request) -> Response:
     """Work as the path says, and write down when it is over."""
     scene, what = request.path_params["scene"], request.path_params["what"]
@@ -102,7 +112,7 @@ async def work(request: Request) -> Response:
     try:
         if what == "spend":  # before, across and after what may happen meanwhile
             await ask(scene, "quick")
-            await hangup.gather(ask(scene, "slow"), on(scene, what))
+            await hangup.gather(together(scene), on(scene, what))
             await ask(scene, "quick")
         else:
             await hangup.gather(ask(scene, what), on(scene, what))

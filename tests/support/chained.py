@@ -27,7 +27,7 @@ ROLES = ("parent", "child", "grandchild")
 
 SCRIPTS = {
     "long": Script(tokens=600, rate=20, first_token=0.05),
-    "slow": Script(tokens=60, rate=15, first_token=0.05),
+    "slow": Script(tokens=45, rate=15, first_token=0.05),
     "quick": Script(tokens=7, rate=200, first_token=0.01),
 }
 CHUNK = SCRIPTS["long"].chunk_most
@@ -136,6 +136,11 @@ class Chain:
     async def log(self, holds: Callable[[], bool], within: float = 20.0) -> None:
         """Wait until so much is in the model's log."""
         await self.model.log.wait_for(holds, within)
+
+    async def together(self, scene: str) -> None:
+        """Let all begin their slow call, once each has come that far."""
+        await self.wrote("ready", scene=scene, count=len(ROLES), within=30)
+        (self._where / f"{scene}.go").touch()
 
     async def all_stream(self, scene: str, model: str, count: int = 3) -> None:
         """Wait until that many calls have generated something."""

@@ -228,14 +228,15 @@ def listed(made: HangupPropagator) -> None:
 def install(on_lost: Callable[[int], None] | None = None) -> HangupPropagator:
     """Wrap the process-wide propagator; idempotent. Returns the one in force."""
     present = propagate.get_global_textmap()
-    if isinstance(present, HangupPropagator):
+    by_name = tuple(_Installed.listed)
+    if isinstance(present, HangupPropagator) and present not in by_name:
         present.active = True
     else:
         uninstall()  # one that somebody else's propagator may still hold inside
         present = HangupPropagator(present, on_lost=on_lost)
         propagate.set_global_textmap(present)
-    for inside in _Installed.listed:
-        inside.active = inside is present
+    for inside in by_name:
+        inside.active = False
     _Installed.ours = present
     return present
 

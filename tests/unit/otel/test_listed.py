@@ -140,6 +140,24 @@ def test_installed_around_it_the_run_is_sent_once_and_it_wakes_afterwards(
     assert inside.active
 
 
+@pytest.mark.usefixtures("restored_global")
+def test_the_only_one_there_is_is_wrapped_and_comes_back(clock: FakeClock) -> None:
+    alone = ListedPropagator()
+    propagate.set_global_textmap(alone)
+    assert propagator.install() is propagator.install()
+    assert propagate.get_global_textmap() is not alone
+    carrier: dict[str, str] = {}
+    with a_run(clock) as run, calling(INSIDE):
+        propagate.inject(carrier)
+    found = wire.decode_header(carrier["hangup"])
+    assert found is not None
+    assert found.token == run.id
+    assert wire.from_baggage_text(carrier["baggage"]) == found
+    propagator.uninstall()
+    assert propagate.get_global_textmap() is alone
+    assert alone.active
+
+
 _PROGRAM = """
 import json
 import hangup
