@@ -224,6 +224,7 @@ def _edge(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert registry.live_runs() == ()
 
 
+@pytest.mark.timeout(300)
 def test_a_hundred_thousand_inbound_headers_do_no_harm() -> None:
     edge = Edge()
     for sent in hostile(COUNT, seed=7):
