@@ -73,7 +73,10 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         """
         mode = config.read_mode("mode", kwargs.get("mode"))
         if not self.is_instrumented_by_opentelemetry or mode is None:
-            return super().instrument(**kwargs)
+            done = super().instrument(**kwargs)
+            if os.environ.get("HANGUP_DOCTOR"):
+                guarded(_show_to_doctor, self)
+            return done
         settings = config.current()
         config.use(config.with_keywords(settings, mode=mode.least(settings.mode)))
         rollout.lower()
@@ -246,6 +249,12 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         if accounts is not None:
             guarded(self._recorder.settle, PATIENCE)
             guarded(accounts.flush)
+
+
+def _show_to_doctor(instrumentor: HangupInstrumentor) -> None:
+    from hangup.otel import diagnosis  # noqa: PLC0415  seldom asked for
+
+    diagnosis.watch(instrumentor)
 
 
 def _of_the_sdk(tracers: Any) -> Any:
