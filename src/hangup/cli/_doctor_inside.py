@@ -157,11 +157,18 @@ def propagator_replaced(evidence: Evidence) -> Wrong:
 
 def requests_unwatched(evidence: Evidence) -> Wrong:
     """Judge whether a server's requests are runs."""
+    # Who has workers serves through them, and has not loaded the application itself.
+    parents = {(one.facts or {}).get("ppid") for one in evidence.processes}
     for one in _measuring(evidence):
-        servers = (one.facts or {}).get("servers")
-        runs = any(one.series(names.RUNS))
-        if servers and not one.part_flag("middleware") and not runs:
-            yield one.where, f"{' and '.join(servers)}, and no HangupMiddleware"
+        facts = one.facts or {}
+        # A server that was only imported serves nobody, nor does a page of metrics.
+        ports = set(facts.get("listening") or ()) - set(
+            one.part("metrics").get("ports") or ()
+        )
+        serves = bool(facts.get("servers")) and ports and facts["pid"] not in parents
+        if serves and not one.part_flag("middleware") and not one.series(names.RUNS):
+            who = " and ".join(facts["servers"])
+            yield one.where, f"{who}, and no HangupMiddleware"
 
 
 def wire_unwatched(evidence: Evidence) -> Wrong:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from hangup.otel.diagnosis import VARIABLE
+from hangup.otel.diagnosis import PULSE, VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,9 +48,10 @@ _ENTRY_POINTS: Final = (
     "hangup_doctor = hangup.otel.diagnosis:start_if_asked\n"
 )
 _POLL: Final = 0.4  # seconds between two looks
-_QUIET: Final = 3  # so many looks in a row with nothing new: it has come up
-_IDLE: Final = 0.25  # of one processor
-_ASKING: Final = 5.0  # seconds a process may take to answer
+_QUIET: Final = 3  # so many looks in a row with nothing new and idle: it has come up
+_SETTLED: Final = 12  # so many with nothing new, and busy: it is at work
+_IDLE: Final = 0.05  # of one processor
+_ASKING: Final = 20.0  # seconds to answer: it may have to import what it answers with
 _ENDING: Final = 10.0  # seconds it may take to end after SIGTERM
 _TAIL: Final = 20  # lines of its output that are shown when it failed
 
@@ -139,29 +140,33 @@ class Command:
         return "\n".join(lines[-_TAIL:])
 
     def come_up(self, patience: float) -> None:
-        """Wait until its processes have nothing more to start, or until it ends.
+        """Wait until its processes import nothing more and are idle, or until it ends.
 
-        They are taken to be up when one of them has hangup in it or has imported
-        nothing new for a while, and all of them are idle.
+        One that is at work from the start is never idle: there it takes longer.
 
         Args:
             patience: Seconds after which it is looked at as it is.
         """
-        until = time.monotonic() + patience
+        asked = time.monotonic()
+        until = asked + patience
         before: dict[int, tuple[int, float]] = {}
-        quiet = 0
+        quiet = settled = 0
         while time.monotonic() < until and self.status is None:
             time.sleep(_POLL)
+            since, asked = asked, time.monotonic()
             now = {
                 one["pid"]: (one["modules"], one["cpu"])
-                for one in ask_all(self.directory)
+                for one in _asked(self.directory, PULSE)
             }
             still = bool(now) and now.keys() == before.keys()
+            idle = True
             for pid, (modules, cpu) in now.items():
                 known, spent = before.get(pid, (0, 0.0))
-                still &= modules == known and cpu - spent < _IDLE * _POLL
-            quiet = quiet + 1 if still else 0
-            if quiet >= _QUIET:
+                still &= modules == known
+                idle &= cpu - spent < _IDLE * (asked - since)
+            settled = settled + 1 if still else 0
+            quiet = quiet + 1 if still and idle else 0
+            if quiet >= _QUIET or settled >= _SETTLED:
                 return
             before = now
 
@@ -183,20 +188,24 @@ def ask_all(directory: Path) -> list[dict[str, Any]]:
         with contextlib.suppress(OSError, ValueError):
             told = json.loads(path.read_bytes())
             facts[told["pid"]] = told
-    for path in sorted(directory.glob("*.sock")):
-        told = ask(path)
-        if told is not None:
-            facts[told["pid"]] = told
+    for told in _asked(directory, b"facts"):
+        facts[told["pid"]] = told
     return list(facts.values())
 
 
-def ask(path: Path) -> dict[str, Any] | None:
-    """Return the facts of the process that listens there; None where none does."""
+def _asked(directory: Path, question: bytes) -> list[dict[str, Any]]:
+    answers = [_ask(path, question) for path in sorted(directory.glob("*.sock"))]
+    return [answer for answer in answers if answer is not None]
+
+
+def _ask(path: Path, question: bytes) -> dict[str, Any] | None:
+    """Return what the process says that listens there; None where none does."""
     parts = []
     try:
         with socket.socket(socket.AF_UNIX) as line:
             line.settimeout(_ASKING)
             line.connect(str(path))
+            line.sendall(question + b"\n")
             while part := line.recv(1 << 16):
                 parts.append(part)
         told: dict[str, Any] = json.loads(b"".join(parts))

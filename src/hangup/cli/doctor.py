@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _WRONG: Final = 1
 _COULD_NOT_LOOK: Final = 2
-_PATIENCE: Final = 30.0
+_PATIENCE: Final = 90.0
 
 
 def doctor(  # noqa: PLR0913, PLR0917  one for each option

@@ -1,10 +1,11 @@
 """Tells ``hangup doctor`` about the process it runs in, on request.
 
 Where ``HANGUP_DOCTOR`` names a directory, the process listens on the Unix socket
-``PID.sock`` in it and answers each connection with its facts as one JSON object
-(:mod:`hangup.otel.diagnosis_facts`); what it knew last it leaves in ``PID.json`` when
-it ends. Without the variable nothing of this is even imported. Facts hold no prompt, no
-header, no id of a run: names of hosts, tools, classes, and numbers.
+``PID.sock`` in it and answers each connection with one JSON object: its facts
+(:mod:`hangup.otel.diagnosis_facts`), or whether it is busy. What it knew last it leaves
+in ``PID.json`` when it ends. Without the variable nothing of this is even imported.
+Facts hold no prompt, no header, no id of a run: names of hosts, tools, classes, and
+numbers.
 
 The doctor's own command sets the variable; a service that sets it itself can be looked
 at while it runs.
@@ -19,7 +20,9 @@ import logging
 import os
 import socket
 import stat
+import sys
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,7 +33,10 @@ if TYPE_CHECKING:
 
 VARIABLE: Final = "HANGUP_DOCTOR"
 """Environment variable with the directory; read once, when the process starts."""
+PULSE: Final = b"pulse"
+"""What a doctor asks who wants to know whether the process is busy; else "facts"."""
 _PATIENCE: Final = 10.0  # seconds for a doctor to read what it asked for
+_BEFORE_FORK: Final = 2.0  # seconds that a fork waits for an answer to be given
 _logger = logging.getLogger("hangup")
 
 
@@ -40,6 +46,7 @@ class _Probe:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._parent: int | None = None
+        self._answering = threading.Lock()
         self._socket: socket.socket | None = None
 
     def start(self) -> None:
@@ -55,8 +62,21 @@ class _Probe:
             target=self._serve, args=(listening,), name="hangup-doctor", daemon=True
         ).start()
 
+    def before_fork(self) -> None:
+        """Let an answer be finished: it may import, and a child would wait for that.
+
+        Not for ever: who forks may be importing what the answer waits for.
+        """
+        self._answering.acquire(timeout=_BEFORE_FORK)
+
+    def after_fork_here(self) -> None:
+        """Go on answering."""
+        with contextlib.suppress(RuntimeError):  # it was not waited for
+            self._answering.release()
+
     def after_fork(self) -> None:
         """Listen for oneself; the parent's socket is the parent's."""
+        self._answering = threading.Lock()
         if self._socket is not None:
             self._socket.close()
             self._parent = os.getppid()
@@ -74,7 +94,12 @@ class _Probe:
     def _answer(self, caller: socket.socket) -> None:
         caller.settimeout(_PATIENCE)
         with contextlib.suppress(OSError):  # a doctor that went away
-            caller.sendall(self._facts())
+            if caller.recv(16).strip() == PULSE:
+                caller.sendall(_pulse())
+                return
+            with self._answering:
+                facts = self._facts()
+            caller.sendall(facts)
 
     def _facts(self) -> bytes:
         # Only now: a process that nobody looks at does not import it.
@@ -93,6 +118,13 @@ class _Probe:
             self._socket.close()
         with contextlib.suppress(FileNotFoundError):
             path.with_suffix(".sock").unlink()
+
+
+def _pulse() -> bytes:
+    """Return how much it has imported and how many seconds it has worked."""
+    cpu = time.process_time()
+    about = {"pid": os.getpid(), "modules": len(sys.modules), "cpu": cpu}
+    return json.dumps(about).encode()
 
 
 class _State:
@@ -128,7 +160,11 @@ def _start(directory: Path) -> None:
     probe.start()
     atexit.register(guarded, probe.last_words)
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=probe.after_fork)
+        os.register_at_fork(
+            before=probe.before_fork,
+            after_in_parent=probe.after_fork_here,
+            after_in_child=probe.after_fork,
+        )
 
 
 def _is_ours(directory: Path) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from typing import Any, Final
 
 from opentelemetry import metrics, propagate, trace
@@ -19,8 +18,10 @@ from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-de
 )
 
 from hangup import config
+from hangup.core import rollout
 from hangup.core.guard import guarded
 from hangup.otel import diagnosis_bus, names
+from hangup.otel.diagnosis_ports import listening_ports
 from hangup.otel.diagnosis_processors import describe
 from hangup.otel.diagnosis_sightings import SEEN
 from hangup.otel.instrumentor import HangupInstrumentor, installed_version
@@ -52,8 +53,6 @@ def collect(forked_from: int | None = None) -> dict[str, Any]:
         "ppid": os.getppid(),
         "forked": forked_from is not None,
         "argv": [str(word)[:200] for word in sys.argv[:_MOST_ARGUMENTS]],
-        "cpu": time.process_time(),
-        "modules": len(sys.modules),
         "service": guarded(_resource, "service.name"),
         "instance": guarded(_resource, "service.instance.id"),
         "hangup": guarded(_hangup, instrumentor),
@@ -62,6 +61,7 @@ def collect(forked_from: int | None = None) -> dict[str, Any]:
         "propagator": isinstance(propagate.get_global_textmap(), HangupPropagator),
         "clients": guarded(_clients),
         "servers": [name for name in _SERVERS if name in sys.modules],
+        "listening": guarded(listening_ports),
         "middleware": any(name in sys.modules for name in _ADAPTERS),
         "seen": guarded(_seen),
         "bus": guarded(diagnosis_bus.look),
@@ -134,11 +134,14 @@ def _calls_not_ended(instrumentor: Any) -> int:
 
 def _plain(sampler: Any) -> str:
     wrapped = getattr(sampler, "wrapped", sampler)
-    return str(wrapped.get_description())[:200]
+    text = str(wrapped.get_description())
+    if text.startswith("ParentBased{root:"):  # the rest is what it always is, mostly
+        text = f"ParentBased({text[17:].partition(',')[0]})"
+    return text[:200].replace("Sampler", "")
 
 
 def _may_drop(sampler: Any) -> bool:
-    return sampler is not None and _plain(sampler) != "AlwaysOnSampler"
+    return sampler is not None and _plain(sampler) != "AlwaysOn"
 
 
 def _metrics(instrumentor: Any) -> dict[str, Any]:
@@ -248,6 +251,10 @@ def _samples(instrumentor: Any) -> list[Any]:
             labels = {key: str(value) for key, value in (one.attributes or {}).items()}
             found.append([name, labels, one.value])
     found.append([names.INFO, dict(instruments.info), 1])
+    rolled = getattr(instrumentor, "_rollout", None)
+    if getattr(rolled, "_bad", None) is not None:
+        found.append([names.POLICY_ERRORS, {}, 1])
+    found.append([names.BRAKE_TRIPPED, {}, int(rollout.braked())])
     return found
 
 

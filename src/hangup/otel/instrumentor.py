@@ -133,7 +133,8 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         # Accounts first: books are open before anybody asks about them.
         registry.add_observer(self._accounts)
         registry.add_observer(settlement.observer())
-        propagator.install(on_lost=instruments.baggage_lost.add)
+        # Looked up when it is called: a doctor may have put another counter there.
+        propagator.install(on_lost=lambda many: instruments.baggage_lost.add(many))  # noqa: PLW0108
         quiet.install()
         for adapter in _ADAPTERS:
             guarded(importlib.import_module(adapter).install)
