@@ -353,7 +353,9 @@ def script() -> None:
 
 def become(plant: str) -> None:
     program, *variables = plant.split(",")
-    os.environ.update(variable.split("=", 1) for variable in variables)
+    for variable in variables:
+        key, _, value = variable.partition("=")
+        os.environ[key] = value
     globals()[program]()
     wait()
 
