@@ -21,7 +21,7 @@ import pytest
 from hangup.demo.model_server import ModelServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 pytestmark = pytest.mark.wide
 
@@ -78,7 +78,7 @@ async def doctor(*words: str, **variables: str) -> tuple[int | None, dict[str, A
     return process.returncode, json.loads(said)
 
 
-async def stock_apps() -> list[tuple[int | None, dict[str, Any]]]:
+async def stock_apps() -> Sequence[tuple[int | None, dict[str, Any]]]:
     port, another = free_port(), free_port()
     with collecting() as collector:
         async with ModelServer() as model:

@@ -263,7 +263,7 @@ CHECKS: Final[tuple[Check, ...]] = (
 
 
 def judge(evidence: Evidence, ignored: Collection[str] = ()) -> list[Finding]:
-    """Return what is wrong, in the order of the table.
+    """Return what is wrong: what is worst first, then in the order of the table.
 
     Args:
         evidence: What was looked at.
@@ -271,7 +271,7 @@ def judge(evidence: Evidence, ignored: Collection[str] = ()) -> list[Finding]:
     """
     return [
         finding
-        for check in CHECKS
+        for check in sorted(CHECKS, key=lambda one: list(Severity).index(one.severity))
         if check.id not in ignored
         for finding in check.findings(evidence)
     ]

@@ -85,4 +85,6 @@ def fetch(url: str) -> bytes:
             return bytes(answer.read(_MOST_BYTES))
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # it is the answer, too
         raise CouldNotLookError(f"{url} cannot be read: {reason}") from error

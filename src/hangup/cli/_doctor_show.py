@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hangup.cli._doctor_checks import check_of
+from hangup.cli._doctor_checks import CHECKS, check_of
 from hangup.cli._doctor_evidence import Severity
 
 if TYPE_CHECKING:
@@ -25,7 +25,28 @@ _STYLE = {
     Severity.WARNING: "bold yellow",
     Severity.NOTICE: "bold blue",
 }
-_SHORT_NAMES = {"opentelemetry.sdk.": "", "opentelemetry.exporter.otlp.proto.": "otlp "}
+# What findings say of the process as a whole.
+_NOT_MEASURED = frozenset(
+    (
+        *("not-installed", "mode-off", "no-sdk", "provider-unwatched"),
+        *("processor-missing", "no-exporter"),
+    )
+)
+_PARTLY_MEASURED = frozenset(
+    (
+        *("sampler", "processor-order", "requests-unwatched", "outside-runs"),
+        *("wire-unwatched", "usage-unknown", "prefork-metrics"),
+    )
+)
+_NOT_STOPPED = frozenset(
+    ("not-installed", "mode-off", "requests-unwatched", "brake-tripped")
+)
+_STOPPED = {
+    "observe": "no: it observes",
+    "refuse": "new calls",
+    "enforce": "yes",
+    "unset": "runs in code",
+}
 
 
 def as_json(evidence: Evidence, findings: Sequence[Finding]) -> dict[str, Any]:
@@ -45,7 +66,13 @@ def as_json(evidence: Evidence, findings: Sequence[Finding]) -> dict[str, Any]:
             for one in findings
         ],
         "looked_at": [
-            {"where": one.where, "mode": one.mode, **(one.facts or {})}
+            {
+                "where": one.where,
+                "mode": one.mode,
+                "measured": _measured(one, findings),
+                "stopped": _stopped(one, findings),
+                **(one.facts or {}),
+            }
             for one in evidence.sources
         ],
     }
@@ -58,7 +85,7 @@ def counts(finding: Finding) -> bool:
 
 def show(console: Console, evidence: Evidence, findings: Sequence[Finding]) -> None:
     """Print what was looked at, what is wrong with it and how to mend it."""
-    console.print(_looked_at(evidence))
+    console.print(_looked_at(evidence, findings))
     for check, group in groupby(findings, key=check_of):
         style = _STYLE[check.severity]
         console.print()
@@ -71,7 +98,7 @@ def show(console: Console, evidence: Evidence, findings: Sequence[Finding]) -> N
         )
         several = list(group)
         for one in several:
-            line = Text(one.detail)
+            line = Text.assemble(("Found: ", style), one.detail)
             if len(evidence.sources) > 1:
                 line.append(f"  ({one.where})", style="dim")
             console.print(Padding(line, (0, 0, 0, 8)))
@@ -79,7 +106,7 @@ def show(console: Console, evidence: Evidence, findings: Sequence[Finding]) -> N
         mend = Text.assemble(("To mend it: ", "green"), _code(check.mend))
         console.print(Padding(mend, (0, 0, 0, 8)))
     console.print()
-    console.print(_verdict(findings))
+    console.print(_verdict(findings, len(CHECKS)))
 
 
 def _code(text: str) -> Text:
@@ -89,9 +116,30 @@ def _code(text: str) -> Text:
     return shown
 
 
-def _looked_at(evidence: Evidence) -> Table:
+def _has(source: Source, findings: Sequence[Finding], ids: frozenset[str]) -> bool:
+    return any(
+        one.check in ids and source.where in one.where.split(", ") for one in findings
+    )
+
+
+def _measured(source: Source, findings: Sequence[Finding]) -> str:
+    if _has(source, findings, _NOT_MEASURED):
+        return "no"
+    return "in part" if _has(source, findings, _PARTLY_MEASURED) else "yes"
+
+
+def _stopped(source: Source, findings: Sequence[Finding]) -> str:
+    if _has(source, findings, _NOT_STOPPED):
+        return "no"
+    return _STOPPED.get(source.mode or "", "no")
+
+
+def _looked_at(evidence: Evidence, findings: Sequence[Finding]) -> Table:
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("looked at", "mode", "sampler", "metrics go to", "spans go to"):
+    for heading in (
+        *("looked at", "mode", "measured", "stopped"),
+        *("sampler", "metrics to", "spans to"),
+    ):
         table.add_column(heading, overflow="fold")
     for one in evidence.sources:
         tracing, metering = one.part("tracing"), one.part("metrics")
@@ -108,6 +156,8 @@ def _looked_at(evidence: Evidence) -> Table:
         table.add_row(
             one.where,
             (one.mode or "?") if one.has_hangup else "no hangup",
+            _measured(one, findings),
+            _stopped(one, findings),
             tracing.get("sampler") or "",
             ", ".join(dict.fromkeys(numbers)) or unseen,
             ", ".join(dict.fromkeys(spans)) or unseen,
@@ -119,17 +169,19 @@ def _short(name: str) -> str:
     module, _, cls = name.rpartition(".")
     if module.startswith("opentelemetry.exporter.otlp"):
         return f"OTLP over {'gRPC' if 'grpc' in module else 'HTTP'}"
-    return cls.removeprefix("_Auto").removesuffix("MetricReader")
+    bare = cls.removeprefix("_Auto").removesuffix("MetricReader")
+    return bare.removesuffix("Exporter").removesuffix("Metric").removesuffix("Span")
 
 
-def _verdict(findings: Sequence[Finding]) -> Text:
+def _verdict(findings: Sequence[Finding], looked_for: int) -> Text:
     wrong = [one for one in findings if counts(one)]
     notices = len(findings) - len(wrong)
-    more = f" ({notices} to know)" if notices else ""
+    more = f", {notices} to know" if notices else ""
+    of = f"  (of {looked_for} that were looked for{more})"
     if not wrong:
-        return Text.assemble(("Nothing is wrong", "bold green"), more)
+        return Text.assemble(("Nothing is wrong", "bold green"), (of, "dim"))
     many = f"{len(wrong)} thing{'' if len(wrong) == 1 else 's'} wrong"
-    return Text.assemble((many, "bold red"), more)
+    return Text.assemble((many, "bold red"), (of, "dim"))
 
 
 def name_of(facts: dict[str, Any]) -> str:

@@ -114,10 +114,17 @@ class _Probe:
         beside = path.with_suffix(".part")
         beside.write_bytes(facts)
         beside.rename(path)
-        if self._socket is not None:
-            self._socket.close()
+        self.stop()
         with contextlib.suppress(FileNotFoundError):
             path.with_suffix(".sock").unlink()
+
+    def stop(self) -> None:
+        """Listen no more. Idempotent."""
+        listening, self._socket = self._socket, None
+        if listening is not None:
+            with contextlib.suppress(OSError):
+                listening.shutdown(socket.SHUT_RDWR)  # or its thread would not notice
+            listening.close()
 
 
 def _pulse() -> bytes:

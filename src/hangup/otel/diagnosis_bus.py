@@ -46,7 +46,7 @@ def _ask(where: Any, *, is_file: bool, talks_tls: bool) -> str | None:
         if family is None:
             line = socket.create_connection(where, timeout=_PATIENCE)
         else:
-            line = socket.socket(family)
+            line = stack.enter_context(socket.socket(family))
             line.settimeout(_PATIENCE)
             line.connect(where)
         stack.enter_context(line)

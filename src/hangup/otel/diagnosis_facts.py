@@ -81,12 +81,15 @@ def _hangup(instrumentor: Any) -> dict[str, Any]:
 
 
 def _resource(key: str) -> str | None:
+    """Return a resource attribute; what a provider was told goes before a default."""
+    found: str | None = None
     for provider in (metrics.get_meter_provider(), trace.get_tracer_provider()):
-        resource = getattr(getattr(provider, "_sdk_config", provider), "resource", None)
+        made_with = getattr(provider, "_sdk_config", provider)
+        resource = getattr(made_with, "resource", None)
         value = getattr(resource, "attributes", {}).get(key)
-        if value is not None:
-            return str(value)
-    return None
+        if value is not None and (found is None or found.startswith("unknown_")):
+            found = str(value)
+    return found
 
 
 def _behind(provider: Any) -> Any:

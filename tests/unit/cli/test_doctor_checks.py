@@ -92,7 +92,7 @@ NUMBERS = (
 )
 
 
-def source(where: str = "app (10)", *more: Sample, **changes: Any) -> Source:
+def source(where: str = "app (10)", /, *more: Sample, **changes: Any) -> Source:
     """Make the facts of a sound process, with changes by dotted path."""
     facts = copy.deepcopy(SOUND)
     for path, value in changes.items():
@@ -202,7 +202,10 @@ def test_what_is_switched_off_is_one_finding() -> None:
 
 
 def test_a_sampler_that_drops_nothing_needs_nothing_around_it() -> None:
-    changes = {"tracing__sampler_ours": False, "tracing__sampler_drops": False}
+    changes: dict[str, Any] = {
+        "tracing__sampler_ours": False,
+        "tracing__sampler_drops": False,
+    }
     assert found(source(**changes)) == []
 
 
@@ -213,7 +216,10 @@ def test_tracers_made_before_ask_past_our_sampler() -> None:
 
 def test_a_processor_that_hides_ends_is_named_where_calls_show_it() -> None:
     processors = processor("x.Raises")
-    changes = {"tracing__processors": processors, "tracing__calls_not_ended": 2}
+    changes: dict[str, Any] = {
+        "tracing__processors": processors,
+        "tracing__calls_not_ended": 2,
+    }
     assert found(source(**changes)) == [
         ("processor-order", "the ends of 2 calls did not come past Raises")
     ]
@@ -229,13 +235,13 @@ def test_model_calls_that_had_spans_need_no_instrumentation_by_name() -> None:
 
 
 def test_anthropic_makes_its_spans_itself() -> None:
-    changes = {"clients__instrumentors": [], "seen__model_calls": {}}
+    changes: dict[str, Any] = {"clients__instrumentors": [], "seen__model_calls": {}}
     assert found(source(clients__loaded=["anthropic", "httpx2"], **changes)) == []
 
 
 def test_a_server_that_was_only_imported_serves_nobody() -> None:
     assert found(source(middleware=False, listening=[])) == []
-    scraped = {"listening": [9464], "metrics__ports": [9464]}
+    scraped: dict[str, Any] = {"listening": [9464], "metrics__ports": [9464]}
     assert found(source(middleware=False, **scraped)) == []
 
 
@@ -270,7 +276,10 @@ def test_tools_are_told_by_the_first_words_of_their_names(
 
 
 def test_tools_matter_only_where_something_is_refused() -> None:
-    tools = {"seen__tools": {"send_email": 1}, "seen__destructive": ["wipe"]}
+    tools: dict[str, Any] = {
+        "seen__tools": {"send_email": 1},
+        "seen__destructive": ["wipe"],
+    }
     observing = source(hangup__mode="observe", **tools)
     observing.samples = [sample(names.INFO, mode="observe", policy="none")]
     assert found(observing) == []
