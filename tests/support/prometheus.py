@@ -61,6 +61,7 @@ class Prometheus:
                     f"--config.file={self._folder / 'prometheus.yaml'}",
                     f"--storage.tsdb.path={self._folder / 'data'}",
                     f"--web.listen-address={self._address}",
+                    "--enable-feature=exemplar-storage",
                 ],
                 stderr=log,
                 stdout=log,
@@ -99,6 +100,18 @@ class Prometheus:
         """Return the one value of an expression, or -1."""
         found = self.ask(expr)
         return float(found[0]["value"][1]) if found else -1
+
+    def exemplars(self, expr: str) -> list[dict[str, Any]]:
+        """Return the exemplars of the last hour of the series in an expression."""
+        now = time.time()
+        when: dict[str, str | float] = {
+            "query": expr,
+            "start": now - 3600,
+            "end": now + 60,
+        }
+        answer = self._client.get("/api/v1/query_exemplars", params=when).json()
+        assert answer["status"] == "success", (expr, answer)
+        return [one for series in answer["data"] for one in series["exemplars"]]
 
     def rules(self) -> list[dict[str, Any]]:
         """Return every rule with its health and its alerts."""
