@@ -52,7 +52,7 @@ class Sightings:
         if len(self.denied) < _MOST and run_in(None) is not None:
             self.denied.add(host)
 
-    def span_call(self, call: Call, span: Span) -> None:
+    def span_call(self, call: Call, span: Span, *_: object) -> None:
         """Note a call that a span told of."""
         if call.kind == calls.TOOL:
             tool = calls.tool_of(getattr(span, "attributes", None))
