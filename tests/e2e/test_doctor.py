@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from support.stores import Redis, directory
 
 from hangup.cli import doctor
 from hangup.cli._doctor_checks import CHECKS, judge
 from hangup.cli._doctor_evidence import Evidence
 from hangup.cli._doctor_launch import Command, ask_all
 from hangup.demo.model_server import ModelServer
+from hangup.otel import diagnosis_bus
 
 if TYPE_CHECKING:
     from hangup.cli._doctor_evidence import Finding
@@ -195,3 +197,10 @@ def test_everything_in_the_table_is_planted() -> None:
     planted = {check for _, _, wanted in PLANTS.values() for check, _ in wanted}
     # Two services it takes to disagree: below.
     assert planted | {"modes-disagree"} == {check.id for check in CHECKS}
+
+
+def test_a_bus_that_answers_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    with directory() as room, Redis(room) as redis:
+        monkeypatch.setenv("HANGUP_BUS_URL", f"unix://{redis.socket}")
+        told = diagnosis_bus.look()
+    assert told == {"where": str(redis.socket), "up": True, "error": None}

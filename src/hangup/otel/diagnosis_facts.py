@@ -84,7 +84,8 @@ def _resource(key: str) -> str | None:
     """Return a resource attribute; what a provider was told goes before a default."""
     found: str | None = None
     for provider in (metrics.get_meter_provider(), trace.get_tracer_provider()):
-        made_with = getattr(provider, "_sdk_config", provider)
+        made = _meters_behind(_behind(provider))
+        made_with = getattr(made, "_sdk_config", made)
         resource = getattr(made_with, "resource", None)
         value = getattr(resource, "attributes", {}).get(key)
         if value is not None and (found is None or found.startswith("unknown_")):
@@ -150,14 +151,20 @@ def _may_drop(sampler: Any) -> bool:
 def _metrics(instrumentor: Any) -> dict[str, Any]:
     provider: Any = metrics.get_meter_provider()
     used = getattr(instrumentor, "_meters", None)
-    made = provider if used is None or _is_proxy(used) else used
+    made = _meters_behind(provider if used is None or _is_proxy(used) else used)
     readers: Any = getattr(made, "_metric_readers", ())
     return {
-        "provider": _name(provider),
-        "watched": used is None or used is provider or _is_proxy(used),
+        "provider": _name(made),
+        "watched": made is _meters_behind(provider),
         "readers": [_reader(one) for one in readers],
         "ports": _prometheus_ports(),
     }
+
+
+def _meters_behind(meters: Any) -> Any:
+    """Return the SDK's provider behind a proxy such as logfire's."""
+    inner = getattr(meters, "provider", None)
+    return meters if hasattr(meters, "_metric_readers") or inner is None else inner
 
 
 def _is_proxy(meters: Any) -> bool:

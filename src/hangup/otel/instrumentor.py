@@ -14,6 +14,7 @@ from opentelemetry._logs import get_logger_provider
 from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-defined]
     BaseInstrumentor,
 )
+from opentelemetry.sdk.trace import TracerProvider
 
 from hangup import config
 from hangup.config import Mode
@@ -174,7 +175,11 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
             return
         self._provider = tracers
         self._processor = HangupSpanProcessor(self._recorder)
-        tracers.add_span_processor(self._processor)
+        if isinstance(tracers, TracerProvider):
+            # As the SDK does it: Phoenix's takes its own exporter out for another.
+            TracerProvider.add_span_processor(tracers, self._processor)
+        else:
+            tracers.add_span_processor(self._processor)
         self._guard.install(multi_processor)
         self._set_sampler(HangupSampler(tracers.sampler))
 

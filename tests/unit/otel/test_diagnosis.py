@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -107,6 +108,21 @@ def test_a_directory_that_others_write_to_is_not_used(
 def test_without_the_variable_nothing_is_started() -> None:
     diagnosis.start_if_asked()
     assert diagnosis._State.probe is None
+
+
+def test_a_process_that_nobody_asks_does_not_even_import_it() -> None:
+    script = (
+        "import sys, hangup; hangup.instrument(); "
+        "print([name for name in sys.modules if 'diagnosis' in name])"
+    )
+    done = subprocess.run(  # noqa: S603  our own interpreter
+        [sys.executable, "-c", script],
+        env={"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "[]\n"
 
 
 # The facts
