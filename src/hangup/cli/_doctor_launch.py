@@ -53,6 +53,7 @@ _SETTLED: Final = 12  # so many with nothing new, and busy: it is at work
 _IDLE: Final = 0.05  # of one processor
 _ASKING: Final = 20.0  # seconds to answer: it may have to import what it answers with
 _ENDING: Final = 10.0  # seconds it may take to end after SIGTERM
+_ENDING_TOO: Final = 2.0  # seconds for those that it has left behind
 _TAIL: Final = 20  # lines of its output that are shown when it failed
 
 
@@ -117,9 +118,7 @@ class Command:
                 process.terminate()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(_ENDING)
-            # Its session is ours alone: whoever is left in it did not hear.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            _end_group(process.pid)
             process.wait()
         self._close()
 
@@ -147,28 +146,60 @@ class Command:
         Args:
             patience: Seconds after which it is looked at as it is.
         """
+        if self._process is None:
+            return
         asked = time.monotonic()
         until = asked + patience
-        before: dict[int, tuple[int, float]] = {}
+        imported: dict[int, int] = {}
+        worked: dict[int, float] = {}
         quiet = settled = 0
         while time.monotonic() < until and self.status is None:
             time.sleep(_POLL)
             since, asked = asked, time.monotonic()
-            now = {
-                one["pid"]: (one["modules"], one["cpu"])
-                for one in _asked(self.directory, PULSE)
+            pulses = _asked(self.directory, PULSE)
+            now = {one["pid"]: one["modules"] for one in pulses}
+            # Also those that do not answer yet: workers that are about to import.
+            cpu = _session(self._process.pid) or {
+                one["pid"]: one["cpu"] for one in pulses
             }
-            still = bool(now) and now.keys() == before.keys()
-            idle = True
-            for pid, (modules, cpu) in now.items():
-                known, spent = before.get(pid, (0, 0.0))
-                still &= modules == known
-                idle &= cpu - spent < _IDLE * (asked - since)
+            enough = _IDLE * (asked - since)
+            busy = {
+                pid for pid, spent in cpu.items() if spent - worked.get(pid, 0) > enough
+            }
+            same = now == imported and cpu.keys() == worked.keys()
+            still = bool(now) and same and busy <= now.keys()
             settled = settled + 1 if still else 0
-            quiet = quiet + 1 if still and idle else 0
+            quiet = quiet + 1 if still and not busy else 0
             if quiet >= _QUIET or settled >= _SETTLED:
                 return
-            before = now
+            imported, worked = now, cpu
+
+
+def _session(leader: int) -> dict[int, float]:
+    """Return the seconds that each process of a session has worked; Linux only.
+
+    Empty where the system does not say.
+    """
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # After the name, which may hold anything: proc(5), from the third field on.
+            fields = path.read_text("utf-8", "replace").rpartition(")")[2].split()
+            if int(fields[3]) == leader:
+                ticks = int(fields[11]) + int(fields[12])
+                found[int(path.parent.name)] = ticks / os.sysconf("SC_CLK_TCK")
+    return found
+
+
+def _end_group(group: int) -> None:
+    """End whoever is left of a session that is ours alone: a shell does not tell."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGTERM)
+        until = time.monotonic() + _ENDING_TOO
+        while time.monotonic() < until:
+            os.killpg(group, 0)
+            time.sleep(_POLL / 10)
+        os.killpg(group, signal.SIGKILL)
 
 
 def _lay_probe(directory: Path) -> Path:

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,7 +18,7 @@ from typer.testing import CliRunner
 from hangup.cli import _doctor_show
 from hangup.cli._doctor_checks import CHECKS, judge
 from hangup.cli._doctor_evidence import Evidence, Sample, Source, read_prometheus
-from hangup.cli._doctor_launch import _lay_probe
+from hangup.cli._doctor_launch import Command, _lay_probe
 from hangup.cli.app import app
 from hangup.otel import names
 
@@ -275,3 +276,26 @@ def test_the_probe_is_an_entry_point_where_another_sitecustomize_comes_first(
         check=True,
     )
     assert done.stdout == "start_if_asked\n"
+
+
+def test_a_shell_leaves_nobody_behind(tmp_path: Path) -> None:
+    """A shell that is told to end does not tell what it has started."""
+    ended = tmp_path / "ended"
+    script = tmp_path / "server.py"
+    script.write_text(
+        "import signal, sys\n"
+        "from pathlib import Path\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit())\n"
+        "try:\n"
+        "    Path(sys.argv[1]).touch()\n"
+        "    signal.pause()\n"
+        "finally:\n"
+        f"    Path({str(ended)!r}).touch()\n"
+    )
+    began = tmp_path / "began"
+    with Command(["sh", "-c", f"{sys.executable} {script} {began} & wait"]):
+        until = time.monotonic() + 60
+        while not began.exists():
+            assert time.monotonic() < until
+            time.sleep(0.02)
+    assert ended.exists()
