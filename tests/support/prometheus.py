@@ -20,32 +20,48 @@ PATIENCE = 60.0  # seconds; the machine may be busy
 JOB = "agents"
 
 
+def free_port() -> int:
+    """Return a port on loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 class Prometheus:
     """Debian's binary with a folder of its own.
 
     Args:
         folder: For its configuration and its data.
-        target: Port on loopback of what it scrapes.
+        target: Port on loopback of what it scrapes, or several.
         rules: A rule file's content; it is evaluated every second.
+        alertmanager: The address of who is told of what fires, if anybody.
     """
 
-    def __init__(self, folder: Path, target: int, rules: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        target: int | tuple[int, ...],
+        rules: dict[str, Any],
+        alertmanager: str | None = None,
+    ) -> None:
         require("prometheus")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
+        targets = (target,) if isinstance(target, int) else target
         for group in rules["groups"]:
             group["interval"] = "1s"
         (folder / "rules.yaml").write_text(to_yaml(rules))
         scrape = {
             "job_name": JOB,
-            "static_configs": [{"targets": [f"127.0.0.1:{target}"]}],
+            "static_configs": [{"targets": [f"127.0.0.1:{one}" for one in targets]}],
         }
-        config = {
+        config: dict[str, Any] = {
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": ["rules.yaml"],
             "scrape_configs": [scrape],
         }
+        if alertmanager is not None:
+            told = {"static_configs": [{"targets": [alertmanager]}]}
+            config["alerting"] = {"alertmanagers": [told]}
         (folder / "prometheus.yaml").write_text(to_yaml(config))
         self._folder = folder
         self._address = f"127.0.0.1:{port}"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hangup.cli import demo, doctor, policy
+from hangup.cli import dashboards, demo, doctor, policy
 
 app = typer.Typer(
     name="hangup",
@@ -19,6 +19,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.add_typer(policy.app, name="policy")
+app.add_typer(dashboards.app, name="dashboards")
 
 
 def _show_version(asked: bool) -> None:  # noqa: FBT001  typer's callback shape

@@ -23,18 +23,12 @@ from hangup.core.guard import guarded
 from hangup.otel import diagnosis_bus, names
 from hangup.otel.diagnosis_ports import listening_ports
 from hangup.otel.diagnosis_processors import describe
+from hangup.otel.diagnosis_servers import has_middleware, servers
 from hangup.otel.diagnosis_sightings import SEEN
 from hangup.otel.instrumentor import HangupInstrumentor, installed_version
 from hangup.otel.propagator import HangupPropagator
 from hangup.otel.sampler import HangupSampler
 
-_SERVERS: Final = (
-    *("uvicorn", "hypercorn", "granian", "gunicorn", "daphne", "waitress"),
-    *("aiohttp.web", "werkzeug.serving"),
-)
-_ADAPTERS: Final = tuple(
-    f"hangup.servers.{name}" for name in ("asgi", "wsgi", "aiohttp")
-)
 _CLIENTS: Final = ("openai", "anthropic", "httpx", "httpx2")
 _MOST_ARGUMENTS: Final = 4
 
@@ -60,9 +54,9 @@ def collect(forked_from: int | None = None) -> dict[str, Any]:
         "metrics": guarded(_metrics, instrumentor),
         "propagator": isinstance(propagate.get_global_textmap(), HangupPropagator),
         "clients": guarded(_clients),
-        "servers": [name for name in _SERVERS if name in sys.modules],
+        "servers": servers(),
         "listening": guarded(listening_ports),
-        "middleware": any(name in sys.modules for name in _ADAPTERS),
+        "middleware": guarded(has_middleware),
         "seen": guarded(_seen),
         "bus": guarded(diagnosis_bus.look),
         "samples": guarded(_samples, instrumentor) or [],
@@ -103,17 +97,18 @@ def _behind(provider: Any) -> Any:
 
 def _tracing(instrumentor: Any) -> dict[str, Any]:
     provider = _behind(trace.get_tracer_provider())
-    watched = getattr(instrumentor, "_provider", None)
-    sdk = hasattr(provider, "_active_span_processor")
-    shown = provider if sdk else watched
-    multi = getattr(shown, "_active_span_processor", None)
-    sampler = getattr(shown, "sampler", None)
-    tracers = tuple(getattr(shown, "_tracers", {}).values())
+    if not hasattr(provider, "_active_span_processor"):
+        # Nobody set one for all: there may be one that instrument() was given.
+        provider = _first_hooked(instrumentor) or provider
+    multi = getattr(provider, "_active_span_processor", None)
+    sampler = getattr(provider, "sampler", None)
+    tracers = tuple(getattr(provider, "_tracers", {}).values())
     return {
         "provider": _name(provider),
-        "sdk": sdk,
+        "sdk": multi is not None,
         "disabled": bool(getattr(provider, "_disabled", False)),
-        "watched": watched is not None and provider is watched,
+        "watched": isinstance(sampler, HangupSampler)
+        or any(multi is one for one in _watched(instrumentor)),
         "sampler": None if sampler is None else _plain(sampler),
         "sampler_drops": _may_drop(sampler),
         "sampler_ours": isinstance(sampler, HangupSampler),
@@ -125,6 +120,16 @@ def _tracing(instrumentor: Any) -> dict[str, Any]:
         "processors": [describe(one) for one in getattr(multi, "_span_processors", ())],
         "calls_not_ended": _calls_not_ended(instrumentor),
     }
+
+
+def _watched(instrumentor: Any) -> list[Any]:
+    """Return the multi-processors whose tracers the guard decides for."""
+    return list(getattr(getattr(instrumentor, "_guard", None), "_watched", ()))
+
+
+def _first_hooked(instrumentor: Any) -> Any:
+    several = getattr(instrumentor, "_providers", ())
+    return getattr(instrumentor, "_provider", None) or next(iter(several), None)
 
 
 def _calls_not_ended(instrumentor: Any) -> int:

@@ -14,7 +14,6 @@ from opentelemetry._logs import get_logger_provider
 from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-defined]
     BaseInstrumentor,
 )
-from opentelemetry.sdk.trace import TracerProvider
 
 from hangup import config
 from hangup.config import Mode
@@ -175,11 +174,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
             return
         self._provider = tracers
         self._processor = HangupSpanProcessor(self._recorder)
-        if isinstance(tracers, TracerProvider):
-            # As the SDK does it: Phoenix's takes its own exporter out for another.
-            TracerProvider.add_span_processor(tracers, self._processor)
-        else:
-            tracers.add_span_processor(self._processor)
+        tracers.add_span_processor(self._processor)
         self._guard.install(multi_processor)
         self._set_sampler(HangupSampler(tracers.sampler))
 

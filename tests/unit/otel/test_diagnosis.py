@@ -148,6 +148,14 @@ def test_after_uninstrumenting_no_client_passes_our_layer() -> None:
     assert facts["clients"]["wire"] == {"httpx": False, "httpx2": False}
 
 
+def test_a_provider_that_only_we_were_given_is_the_one_that_is_told() -> None:
+    with instrumented() as telemetry:
+        told = diagnosis_facts.collect()["tracing"]
+    assert telemetry.tracer_provider is not None
+    assert (told["sdk"], told["watched"], told["sampler_ours"]) == (True, True, True)
+    assert [one["ours"] for one in told["processors"]].count(True) == 1
+
+
 def test_ports_that_are_listened_on_are_told() -> None:
     require("/proc with its network", present=sys.platform == "linux")
     with socket.create_server(("127.0.0.1", 0)) as listening:

@@ -11,9 +11,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import Span, SpanProcessor, Tracer, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace import Span, Tracer, TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from support.telemetry import Telemetry, abandoned, chat, instrumented, opened, used
 
@@ -24,7 +22,6 @@ from hangup.core import current, registry
 from hangup.errors import ConfigError
 from hangup.otel import names
 from hangup.otel.instrumentor import HangupInstrumentor
-from hangup.otel.processor import HangupSpanProcessor
 from hangup.otel.sampler import HangupSampler
 
 if TYPE_CHECKING:
@@ -92,25 +89,6 @@ def test_the_provider_behind_a_proxy_is_watched_and_let_go_again(
     assert isinstance(tracers.sampler, HangupSampler)
     hangup.uninstrument()
     assert _footprint(tracers) == before
-
-
-class ReplacesItsOwn(TracerProvider):
-    """As Phoenix's: a processor that is added goes in the place of its exporter's."""
-
-    def add_span_processor(self, span_processor: SpanProcessor) -> None:
-        self._active_span_processor._span_processors = ()
-        super().add_span_processor(span_processor)
-
-
-def test_a_provider_keeps_its_exporter_when_we_come() -> None:
-    tracers = ReplacesItsOwn(shutdown_on_exit=False)
-    exporting = SimpleSpanProcessor(InMemorySpanExporter())
-    tracers.add_span_processor(exporting)
-    hangup.instrument(tracer_provider=tracers)
-    first, ours = tracers._active_span_processor._span_processors
-    assert (first, type(ours)) == (exporting, HangupSpanProcessor)
-    hangup.uninstrument()
-    assert tracers._active_span_processor._span_processors == (exporting,)
 
 
 def test_taking_it_off_restores_everything(
