@@ -145,10 +145,10 @@ def start_if_asked() -> None:
         guarded(_start, Path(directory))
 
 
-def watch(instrumentor: HangupInstrumentor) -> None:
-    """Take note, from here on, of what a doctor asks about. Never raises."""
+def watch(instrumentor: HangupInstrumentor | None) -> None:
+    """Listen, and take note of what its parts see, if one is given. Never raises."""
     start_if_asked()
-    if _State.probe is not None:
+    if _State.probe is not None and instrumentor is not None:
         from hangup.otel import diagnosis_sightings  # noqa: PLC0415
 
         guarded(diagnosis_sightings.watch, instrumentor)

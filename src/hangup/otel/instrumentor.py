@@ -51,6 +51,12 @@ def installed_version() -> str:
         return "0"
 
 
+def _answer_doctor(instrumentor: HangupInstrumentor | None = None) -> None:
+    from hangup.otel import diagnosis  # noqa: PLC0415  seldom asked for
+
+    diagnosis.watch(instrumentor)
+
+
 class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is untyped
     """The OpenTelemetry instrumentation. A singleton, as every instrumentor.
 
@@ -73,10 +79,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         """
         mode = config.read_mode("mode", kwargs.get("mode"))
         if not self.is_instrumented_by_opentelemetry or mode is None:
-            done = super().instrument(**kwargs)
-            if os.environ.get("HANGUP_DOCTOR"):
-                guarded(_show_to_doctor, self)
-            return done
+            return super().instrument(**kwargs)
         settings = config.current()
         config.use(config.with_keywords(settings, mode=mode.least(settings.mode)))
         rollout.lower()
@@ -99,6 +102,8 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
             # First: a wrong file must leave nothing half installed.
             self._pricer = load_pricer(settings.prices)
             self._rollout = Rollout(settings)
+        if os.environ.get("HANGUP_DOCTOR"):
+            guarded(_answer_doctor)
         config.use(settings)
         rollout.lower()
         self._mode = settings.mode
@@ -130,11 +135,12 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         exchanges.watch(self._recorder)
         self._bridge = OtelBridge()
         set_bridge(self._bridge)
+        if os.environ.get("HANGUP_DOCTOR"):
+            guarded(_answer_doctor, self)
         # Accounts first: books are open before anybody asks about them.
         registry.add_observer(self._accounts)
         registry.add_observer(settlement.observer())
-        # Looked up when it is called: a doctor may have put another counter there.
-        propagator.install(on_lost=lambda many: instruments.baggage_lost.add(many))  # noqa: PLW0108
+        propagator.install(on_lost=instruments.baggage_lost.add)
         quiet.install()
         for adapter in _ADAPTERS:
             guarded(importlib.import_module(adapter).install)
@@ -250,12 +256,6 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         if accounts is not None:
             guarded(self._recorder.settle, PATIENCE)
             guarded(accounts.flush)
-
-
-def _show_to_doctor(instrumentor: HangupInstrumentor) -> None:
-    from hangup.otel import diagnosis  # noqa: PLC0415  seldom asked for
-
-    diagnosis.watch(instrumentor)
 
 
 def _of_the_sdk(tracers: Any) -> Any:
