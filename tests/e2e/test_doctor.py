@@ -44,7 +44,7 @@ PLANTS: dict[str, tuple[str, dict[str, str], set[tuple[str, str]]]] = {
     "a late provider": (
         "provider_unwatched",
         {},
-        {("provider-unwatched", "TracerProvider")},
+        {("provider-unwatched", "meter provider")},
     ),
     "a late sampler": ("sampler", {}, {("sampler", "TraceIdRatioBased{0.1}")}),
     "no processor": ("processor_missing", {}, {("processor-missing", "")}),

@@ -96,10 +96,11 @@ def _behind(provider: Any) -> Any:
 
 
 def _tracing(instrumentor: Any) -> dict[str, Any]:
+    hooked = _hooked(instrumentor)
     provider = _behind(trace.get_tracer_provider())
     if not hasattr(provider, "_active_span_processor"):
         # Nobody set one for all: there may be one that instrument() was given.
-        provider = _first_hooked(instrumentor) or provider
+        provider = next(iter(hooked), provider)
     multi = getattr(provider, "_active_span_processor", None)
     sampler = getattr(provider, "sampler", None)
     tracers = tuple(getattr(provider, "_tracers", {}).values())
@@ -107,8 +108,7 @@ def _tracing(instrumentor: Any) -> dict[str, Any]:
         "provider": _name(provider),
         "sdk": multi is not None,
         "disabled": bool(getattr(provider, "_disabled", False)),
-        "watched": isinstance(sampler, HangupSampler)
-        or any(multi is one for one in _watched(instrumentor)),
+        "watched": any(provider is one for one in hooked),
         "sampler": None if sampler is None else _plain(sampler),
         "sampler_drops": _may_drop(sampler),
         "sampler_ours": isinstance(sampler, HangupSampler),
@@ -122,14 +122,11 @@ def _tracing(instrumentor: Any) -> dict[str, Any]:
     }
 
 
-def _watched(instrumentor: Any) -> list[Any]:
-    """Return the multi-processors whose tracers the guard decides for."""
-    return list(getattr(getattr(instrumentor, "_guard", None), "_watched", ()))
-
-
-def _first_hooked(instrumentor: Any) -> Any:
-    several = getattr(instrumentor, "_providers", ())
-    return getattr(instrumentor, "_provider", None) or next(iter(several), None)
+def _hooked(instrumentor: Any) -> list[Any]:
+    """Return the tracer providers that hangup has hooked."""
+    one = getattr(instrumentor, "_provider", None)
+    several = list(getattr(instrumentor, "_providers", ()))
+    return several if one is None else [one, *several]
 
 
 def _calls_not_ended(instrumentor: Any) -> int:
