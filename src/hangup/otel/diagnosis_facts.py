@@ -194,7 +194,9 @@ def _prometheus_ports() -> list[int]:
         server = getattr(target, "__self__", None)
         address = getattr(server, "server_address", None)
         module = type(server).__module__
-        if isinstance(address, tuple) and module.startswith("prometheus_client"):
+        if isinstance(address, tuple) and module.startswith(
+            ("prometheus_client", "hangup.otel")
+        ):
             ports.append(int(address[1]))
     return ports
 

@@ -21,6 +21,7 @@ from opentelemetry.sdk.trace.export import (
     SimpleSpanProcessor,
 )
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client import CollectorRegistry, start_http_server
 from support.requires import require
 from support.telemetry import instrumented
 
@@ -162,6 +163,17 @@ def test_ports_that_are_listened_on_are_told() -> None:
         port = listening.getsockname()[1]
         assert port in listening_ports()
     assert port not in listening_ports()
+
+
+def test_ports_that_only_metrics_are_scraped_from_are_told_apart() -> None:
+    server, thread = start_http_server(
+        0, addr="127.0.0.1", registry=CollectorRegistry()
+    )
+    assert server.server_port in diagnosis_facts._prometheus_ports()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+    assert server.server_port not in diagnosis_facts._prometheus_ports()
 
 
 # Span processors
