@@ -17,7 +17,7 @@ from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-de
 
 from hangup import config
 from hangup.config import Mode
-from hangup.core import quiet, registry, rollout
+from hangup.core import quiet, registry, rollout, sleeps
 from hangup.core.current import set_bridge
 from hangup.core.guard import guarded
 from hangup.otel import exchanges, names, propagator, settlement
@@ -140,6 +140,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         # Accounts first: books are open before anybody asks about them.
         registry.add_observer(self._accounts)
         registry.add_observer(settlement.observer())
+        registry.add_observer(sleeps.observer())
         propagator.install(on_lost=instruments.baggage_lost.add)
         quiet.install()
         for adapter in _ADAPTERS:
@@ -203,6 +204,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         propagator.uninstall()
         quiet.uninstall()
         atexit.unregister(self._at_exit)
+        registry.remove_observer(sleeps.observer())
         registry.remove_observer(settlement.observer())
         registry.remove_observer(accounts)
         self._rollout.uninstall()
