@@ -51,6 +51,12 @@ def installed_version() -> str:
         return "0"
 
 
+def _answer_doctor(instrumentor: HangupInstrumentor | None = None) -> None:
+    from hangup.otel import diagnosis  # noqa: PLC0415  seldom asked for
+
+    diagnosis.watch(instrumentor)
+
+
 class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is untyped
     """The OpenTelemetry instrumentation. A singleton, as every instrumentor.
 
@@ -96,6 +102,8 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
             # First: a wrong file must leave nothing half installed.
             self._pricer = load_pricer(settings.prices)
             self._rollout = Rollout(settings)
+        if os.environ.get("HANGUP_DOCTOR"):
+            guarded(_answer_doctor)
         config.use(settings)
         rollout.lower()
         self._mode = settings.mode
@@ -127,6 +135,8 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         exchanges.watch(self._recorder)
         self._bridge = OtelBridge()
         set_bridge(self._bridge)
+        if os.environ.get("HANGUP_DOCTOR"):
+            guarded(_answer_doctor, self)
         # Accounts first: books are open before anybody asks about them.
         registry.add_observer(self._accounts)
         registry.add_observer(settlement.observer())
