@@ -24,8 +24,9 @@ class Mending:
     version of its library does not have is passed over. Not thread-safe.
 
     Args:
-        wanted: For each patch the module, the class, the method, and what makes the
-            wrapper (see :class:`~hangup.clients.patch.Patch`).
+        wanted: For each patch the module, the class ("": the module itself), the
+            method, and what makes the wrapper (see
+            :class:`~hangup.clients.patch.Patch`).
     """
 
     def __init__(self, *wanted: Wanted) -> None:
@@ -55,7 +56,9 @@ class Mending:
 
     def _mend(self, module: ModuleType) -> None:
         for name, cls, method, make in self._wanted:
-            owner = getattr(module, cls, None) if name == module.__name__ else None
+            if name != module.__name__:
+                continue
+            owner = getattr(module, cls, None) if cls else module
             if owner is None or not hasattr(owner, method):
                 continue
             patch = Patch(owner, method, make)

@@ -1,0 +1,242 @@
+"""The worker's side of Celery; see :mod:`hangup.clients.celery`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import sys
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from hangup import config
+from hangup.clients.celery_board import look
+from hangup.core.guard import guarded
+from hangup.errors import RunAbandoned
+from hangup.otel import errands
+from hangup.otel.errands import Watched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hangup.clients.patch import Patch
+    from hangup.core.run import Run
+    from hangup.otel.errands import Errand
+
+EVERY: Final = 0.5
+"""Seconds between two looks at the board while there is anything to look up."""
+
+_TRACE: Final = "celery.app.trace"
+_MARK: Final = "_hangup_original"
+_RUN: Final = "_hangup_run"
+
+_logger = logging.getLogger("hangup")
+
+
+class _State:
+    active = False
+
+
+# Tying the body of every task
+
+
+def _build_tracer(original: Any, patch: Patch) -> Callable[..., Any]:
+    """Wrap what prepares a task for a worker: it asks for the body once, here."""
+
+    @functools.wraps(original)
+    def build_tracer(name: str, task: Any, *args: Any, **kwargs: Any) -> Any:
+        if patch.active:
+            guarded(_wrap, task)
+        return original(name, task, *args, **kwargs)
+
+    return build_tracer
+
+
+def _wrap(task: Any) -> None:
+    body = task.run
+    if getattr(body, _MARK, None) is not None:
+        return
+
+    @functools.wraps(body)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        errand = guarded(_errand, task) if _State.active else None
+        if errand is None:
+            return body(*args, **kwargs)
+        return _do(task, errand, functools.partial(body, *args, **kwargs))
+
+    setattr(run, _MARK, body)
+    task.run = run
+
+
+def _errand(task: Any) -> Errand | None:
+    """Return what the task is done for; None where it is not tied, or called by code."""
+    request = task.request
+    if request.called_directly or request.is_eager or request.id is None:
+        return None
+    if request.__dict__.get(_MARK):  # it calls its own body
+        return None
+    custom = request.headers or {}
+
+    def header(name: str) -> object:
+        return getattr(request, name, None) or custom.get(name)
+
+    errand = errands.read(header)
+    if errand is not None:
+        request.__dict__[_MARK] = True
+    return errand
+
+
+def _do(task: Any, errand: Errand, body: Callable[[], Any]) -> Any:
+    """Do a tied task, or see that it is not done.
+
+    Raises:
+        Ignore: It was not begun, or was stopped: its state says so by now.
+    """
+    line = None
+    if errand.key is not None:
+        [line] = look(task.app, [errand.key])
+    if errands.is_over(line):
+        return body()
+    request = task.request
+    try:
+        with errands.scope(errand, line, task.name) as run:
+            request.__dict__[_RUN] = run
+            if (refusal := errands.begin(run, errand, line)) is not None:
+                raise refusal
+            with _watched(task.app, run, errand):
+                try:
+                    result = body()
+                except Exception as error:
+                    if _goes_again(error):
+                        run.deliver()
+                    raise
+                run.deliver()
+                return result
+    except RunAbandoned as error:
+        if error.run_id != errand.token:
+            raise
+        raise _revoked(task, request.id, error) from None
+
+
+def _goes_again(error: Exception) -> bool:
+    """Whether it only tells Celery what to do next, and nothing has failed."""
+    exceptions = sys.modules["celery.exceptions"]
+    return isinstance(error, (exceptions.Retry, exceptions.Ignore, exceptions.Reject))
+
+
+def _revoked(task: Any, task_id: str, error: RunAbandoned) -> Exception:
+    """Store the state of a task that is not done; return what tells Celery so."""
+    reason = f"hangup: {error}"
+    try:
+        task.backend.mark_as_revoked(task_id, reason, request=task.request)
+    except Exception:
+        _logger.exception("the state of the revoked task %s was not stored", task_id)
+    _logger.info("Task %s[%s] is not done: %s", task.name, task_id, error)
+    ignore: Exception = sys.modules["celery.exceptions"].Ignore(reason)
+    return ignore
+
+
+def run_of_step(app: Any, name: str) -> Run | None:
+    """Return the run of the task whose end sends the next one, if that is what sends.
+
+    Of a chain every step belongs to the run that sent the first.
+    """
+    task = app.current_worker_task
+    run: Run | None = None if task is None else task.request.__dict__.get(_RUN)
+    return None if name in config.current().irreversible else run
+
+
+# Looking what became of the runs
+
+
+class _Watch:
+    """One daemon thread that looks at the boards while there is anything to look up."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self._lock = threading.Lock()
+        self._running = False
+        self._of: weakref.WeakKeyDictionary[Any, Watched] = weakref.WeakKeyDictionary()
+
+    def of(self, app: Any) -> Watched:
+        with self._lock:
+            found = self._of.get(app)
+            if found is None:
+                found = self._of[app] = Watched()
+            return found
+
+    def wake(self) -> None:
+        with self._lock:
+            if self._running:
+                return
+            self._running = True
+        thread = threading.Thread(target=self._work, name="hangup-watch", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter goes down
+            self._running = False
+
+    def _work(self) -> None:
+        while True:
+            time.sleep(EVERY)
+            with self._lock:
+                boards = list(self._of.items())
+                due = [(app, of, of.due()) for app, of in boards]
+                if not any(keys for *_, keys in due):
+                    self._running = False
+                    return
+            for app, watched, keys in due:
+                for key, line in zip(keys, look(app, keys), strict=True):
+                    guarded(watched.apply, key, line)
+
+
+_watch: Final = _Watch()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_watch.reset)
+
+
+@contextlib.contextmanager
+def _watched(app: Any, run: Run, errand: Errand) -> Iterator[None]:
+    if errand.key is None:
+        yield
+        return
+    watched = _watch.of(app)
+    watched.add(run, errand.key)
+    _watch.wake()
+    try:
+        yield
+    finally:
+        watched.left(run, errand.key)
+
+
+# Installing
+
+WANTED: Final = (
+    (_TRACE, "", "build_tracer", _build_tracer),
+    ("celery.worker.consumer.consumer", "", "build_tracer", _build_tracer),
+)
+
+
+def install() -> None:
+    """Tie what is done from now on; a worker that has begun is prepared anew."""
+    _State.active = True
+    trace = sys.modules.get(_TRACE)
+    if trace is None:
+        return
+    for app in sys.modules["celery._state"]._get_active_apps():  # noqa: SLF001  the one way
+        for name, task in (app._tasks or {}).items() if app.finalized else ():  # noqa: SLF001
+            if task.__trace__ is not None and not hasattr(task.run, _MARK):
+                hostname = trace.gethostname()
+                task.__trace__ = trace.build_tracer(
+                    name, task, app.loader, hostname, app=app
+                )
+
+
+def uninstall() -> None:
+    """Do every task as it is written again. Idempotent."""
+    _State.active = False
