@@ -8,7 +8,8 @@ Nothing is to be done for it but ``hangup.instrument()`` on both sides, or
   past its deadline: the time in the queue counts) the task is not run. Its state is
   ``REVOKED``, with the cause in the error, and it counts as a refused call;
 - while it runs, its spending calls are refused once the run has stopped, and its HTTP
-  requests closed; the worker learns it within about half a second from the board
+  requests closed; the worker learns it within about a quarter of a second from the
+  board
   (see :mod:`hangup.clients.celery_board`). No worker process is ever killed for it:
   code that makes no calls runs on until it makes one;
 - when the run stops, the task is revoked (``app.control.revoke``), without terminating
@@ -26,6 +27,7 @@ import math
 import os
 import uuid
 from collections import OrderedDict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from hangup.clients import celery_tasks
@@ -116,7 +118,11 @@ def _keep_line(app: Any, run: Run) -> None:
 
 
 def _run_for(app: Any, name: str, given: dict[str, Any]) -> Run | None:
-    """Return the run that a task about to be sent is tied to, if any."""
+    """Return the run that a task about to be sent is tied to, if any.
+
+    One that is to begin after the run's deadline is meant for later: the run cannot
+    wait for it. A retry is no task of its own, and stays tied.
+    """
     task = given.get(_TASK_TYPE) or app.tasks.get(name)
     ignored = given.get("ignore_result")
     if ignored is None:
@@ -126,7 +132,21 @@ def _run_for(app: Any, name: str, given: dict[str, Any]) -> Run | None:
     if position() is None:
         # The next step of a chain is sent when the scope of the step before is left.
         return celery_tasks.run_of_step(app, name)
-    return errands.tied_run(name)
+    run = errands.tied_run(name)
+    if run is None or given.get("retries") or _wait(run, given) <= run.remaining():
+        return run
+    return None
+
+
+def _wait(run: Run, given: dict[str, Any]) -> float:
+    """Return the seconds until the task is to begin, at the earliest."""
+    eta = given.get("eta")
+    if isinstance(eta, str):
+        eta = datetime.fromisoformat(eta)
+    if isinstance(eta, datetime):
+        aware = eta if eta.tzinfo else eta.replace(tzinfo=UTC)
+        return aware.timestamp() - run.clock.wall()
+    return float(given.get("countdown") or 0.0)
 
 
 def _send_task(original: Any, patch: Patch) -> Callable[..., Any]:

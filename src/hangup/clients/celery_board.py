@@ -135,7 +135,7 @@ class Clerk:
                 self._running = False
 
     def flush(self, timeout: float) -> bool:
-        """Wait for what is waiting, so many seconds at most; say whether all is done."""
+        """Wait for what is waiting, for so many seconds; return whether all is done."""
         with self._condition:
             return self._condition.wait_for(self._idle, timeout)
 

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from hangup.core.run import Run
     from hangup.otel.errands import Errand
 
-EVERY: Final = 0.5
-"""Seconds between two looks at the board while there is anything to look up."""
-
 _TRACE: Final = "celery.app.trace"
 _MARK: Final = "_hangup_original"
 _RUN: Final = "_hangup_run"
@@ -72,7 +69,7 @@ def _wrap(task: Any) -> None:
 
 
 def _errand(task: Any) -> Errand | None:
-    """Return what the task is done for; None where it is not tied, or called by code."""
+    """Return what the task is done for; None where it is not tied, or just called."""
     request = task.request
     if request.called_directly or request.is_eager or request.id is None:
         return None
@@ -183,9 +180,10 @@ class _Watch:
 
     def _work(self) -> None:
         while True:
-            time.sleep(EVERY)
             with self._lock:
                 boards = list(self._of.items())
+            time.sleep(min((of.pause for _, of in boards), default=0.0))
+            with self._lock:
                 due = [(app, of, of.due()) for app, of in boards]
                 if not any(keys for *_, keys in due):
                     self._running = False
@@ -228,7 +226,7 @@ def install() -> None:
     trace = sys.modules.get(_TRACE)
     if trace is None:
         return
-    for app in sys.modules["celery._state"]._get_active_apps():  # noqa: SLF001  the one way
+    for app in sys.modules["celery._state"]._get_active_apps():  # noqa: SLF001
         for name, task in (app._tasks or {}).items() if app.finalized else ():  # noqa: SLF001
             if task.__trace__ is not None and not hasattr(task.run, _MARK):
                 hostname = trace.gethostname()

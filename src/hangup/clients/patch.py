@@ -79,7 +79,7 @@ class Patch:
         return False
 
     def _present(self) -> Any:
-        for base in self._owner.__mro__:
+        for base in getattr(self._owner, "__mro__", (self._owner,)):
             if self._name in vars(base):
                 return vars(base)[self._name]
         raise AttributeError(self._name)

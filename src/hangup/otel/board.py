@@ -121,37 +121,41 @@ def read(text: object, lifetime: float | None, wall: float) -> Line | None:
         lifetime: For how many seconds the store still keeps it; None: it does not say.
         wall: The Unix time.
     """
-    if isinstance(text, bytes):
-        text = text.decode("utf-8", "replace")
-    if not isinstance(text, str) or len(text) > _MAX_LENGTH:
-        return None
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(found, dict):
-        return None
-    outcome, unix = found.get("o"), _seconds(found.get("d"))
+    found = _parsed(text)
+    outcome = found.get("o")
+    unix = _seconds(found.get("d"))
     left: float | None = math.inf
     if unix is not None:
         left = unix - wall if lifetime is None else lifetime - KEPT
-    if outcome == OPEN:
-        return Line(OPEN, left=left)
-    if outcome not in (DELIVERED, ABANDONED):
-        return None
-    cause = None
-    if outcome == ABANDONED:
-        try:
-            cause = Cause(str(found.get("c")))
-        except ValueError:
-            return None
+    match outcome:
+        case "open":
+            return Line(OPEN, left=left)
+        case "delivered":
+            return Line(DELIVERED, left=left, ago=_ago(found, lifetime, wall))
+        case "abandoned" if str(found.get("c")) in set(Cause):
+            cause = Cause(str(found["c"]))
+            return Line(ABANDONED, cause, left, _ago(found, lifetime, wall))
+    return None
+
+
+def _parsed(text: object) -> dict[str, Any]:
+    """Return the object that ``text`` is, an empty one if it is none."""
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "replace")
+    if not isinstance(text, str) or len(text) > _MAX_LENGTH:
+        return {}
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _ago(found: dict[str, Any], lifetime: float | None, wall: float) -> float:
     before, at = _seconds(found.get("b")), _seconds(found.get("a"))
-    ago = 0.0
     if lifetime is not None and before is not None:
-        ago = before - lifetime
-    elif at is not None:
-        ago = wall - at
-    return Line(outcome, cause, left, max(0.0, ago))
+        return max(0.0, before - lifetime)
+    return 0.0 if at is None else max(0.0, wall - at)
 
 
 def _seconds(milliseconds: object) -> float | None:

@@ -50,6 +50,8 @@ KIND: Final = "other"
 _MOST_TIED: Final = 10_000
 _MOST_WATCHED: Final = 10_000
 _MOST_READ: Final = 500
+_SOON: Final = 0.25
+_NOT_SO_SOON: Final = 1.0
 
 # The board key of each root: of what it sends, or of where it was sent to.
 _lock = threading.Lock()
@@ -290,8 +292,15 @@ class Watched:
             else:
                 del self._runs[key]
 
+    @property
+    def pause(self) -> float:
+        """Seconds until the next look: soon where tasks run, not so for open books."""
+        with self._lock:
+            runs = any(len(runs) for runs, _ in self._runs.values())
+        return _SOON if runs else _NOT_SO_SOON
+
     def due(self) -> list[str]:
-        """Return what to look up now, at most 500 keys; those not seen longest first."""
+        """Return what to look up now: at most 500 keys, those seen last at the end."""
         now = self._clock.monotonic()
         with self._lock:
             for key in [k for k, (runs, until) in self._runs.items() if not runs]:
