@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 TESTS = Path(__file__).parents[1]
-_PATIENCE = 30.0
+_PATIENCE = 90.0
 
 
 class Worker:
@@ -101,6 +101,9 @@ def working(*workers: Worker) -> Iterator[None]:
             worker.wait()
         yield
     finally:
+        for worker in workers:
+            if worker.process is not None:
+                worker.process.terminate()
         for worker in workers:
             worker.end()
 

@@ -25,8 +25,10 @@ from __future__ import annotations
 import functools
 import math
 import os
+import sys
 import uuid
 from collections import OrderedDict
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -162,9 +164,34 @@ def _send_task(original: Any, patch: Patch) -> Callable[..., Any]:
             with Detached():  # whoever injects the context: not this run
                 return original(self, name, *args, **kwargs)
         guarded(_tie, self, run, args, kwargs)
-        return original(self, name, *args, **kwargs)
+        if position() is not None:
+            return original(self, name, *args, **kwargs)
+        token = _SENDING.set(errands.headers(run))
+        try:
+            guarded(_go_last)
+            return original(self, name, *args, **kwargs)
+        finally:
+            _SENDING.reset(token)
 
     return send_task
+
+
+_SENDING: ContextVar[dict[str, str] | None] = ContextVar("hangup.sending", default=None)
+"""What the message being sent here carries, where no run is current."""
+
+
+def _write_headers(headers: dict[str, Any] | None = None, **_signal: object) -> None:
+    ours = _SENDING.get()
+    if ours is not None and headers is not None:
+        headers.update(ours)
+
+
+def _go_last() -> None:
+    """See that we write after whoever injects the context, which is of no run here."""
+    signal = sys.modules["celery.signals"].before_task_publish
+    if not signal.receivers or signal.receivers[-1][1] is not _write_headers:
+        signal.disconnect(_write_headers)
+        signal.connect(_write_headers, weak=False)
 
 
 def _without_old(kwargs: dict[str, Any]) -> None:

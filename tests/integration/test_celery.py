@@ -1,0 +1,450 @@
+"""Celery tasks share the deadline, the stop and the bill of the run that sent them.
+
+A real Redis, real workers in processes of their own (one with the solo pool, one
+prefork whose children are instrumented as OpenTelemetry tells one to), real clients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import chain
+from celery.signals import before_task_publish
+from opentelemetry import baggage, context
+from opentelemetry.instrumentation.celery import CeleryInstrumentor
+from redis import Redis as Client
+from support import celery_agent as agent
+from support.modelthread import ModelThread
+from support.rig import LONG, SHORT, traced
+from support.stores import Redis, directory
+from support.workers import Worker, celery_worker, working
+
+import hangup
+from hangup.demo.brain import Script
+from hangup.otel import wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from celery.result import AsyncResult
+    from support.telemetry import Telemetry
+
+    from hangup.core.run import Run
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    # Celery's own: files of a backend that is dropped, and what billiard forks.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
+]
+
+POOLS = ("solo", "prefork")
+IN_TIME = 1.5
+"""Seconds after T0: the board is looked at four times a second."""
+CHUNK = 8
+"""Tokens in one chunk, at most: what is on its way when a moment is noted."""
+MODEST = Script(tokens=60, input_tokens=20, rate=30, first_token=0.05, jitter=0)
+"""An answer that takes two seconds."""
+
+
+class Bench:
+    """What the cases have at hand.
+
+    Attributes:
+        model: The model; its log is the truth.
+        telemetry: What the sending process has booked.
+        workers: By the queue they serve.
+        redis: A client of the broker.
+    """
+
+    def __init__(
+        self, place: Path, model: ModelThread, telemetry: Telemetry, redis: Redis
+    ) -> None:
+        self.place, self.model, self.telemetry = place, model, telemetry
+        self.url = f"redis+socket://{redis.socket}"
+        self.redis = Client(unix_socket_path=str(redis.socket))
+        self.workers: dict[str, Worker] = {}
+
+    def worker(self, queue: str, pool: str = "solo", **environment: str) -> Worker:
+        """A worker that serves a queue of its own, not started yet."""
+        self.workers[queue] = celery_worker(
+            self.place / queue,
+            self.url,
+            self.model.base_url,
+            pool=pool,
+            queues=queue,
+            environment=environment,
+        )
+        return self.workers[queue]
+
+    def spent(self, queue: str, model: str, fate: str) -> int:
+        """Tokens of a model that the worker of a queue has booked under a fate."""
+        books = self.workers[queue].books
+        return int(books.total("hangup.tokens", fate=fate, model=model))
+
+    def settled(self, queue: str, model: str, **expected: int) -> None:
+        """Wait until the worker has booked just this."""
+        until = time.monotonic() + 15
+        while True:
+            found = {
+                fate: tokens
+                for fate in ("delivered", "sunk", "wasted", "after")
+                if (tokens := self.spent(queue, model, fate))
+            }
+            if found == expected or time.monotonic() > until:
+                break
+            time.sleep(0.05)
+        assert found == expected
+
+    def headers(self, queue: str) -> list[dict[str, Any]]:
+        """The headers of the messages that wait in a queue nobody serves."""
+        waiting = [json.loads(one) for one in self.redis.lrange(queue, 0, -1)]  # type: ignore[union-attr]
+        return [message["headers"] for message in reversed(waiting)]
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with (
+        directory() as place,
+        Redis(place) as redis,
+        ModelThread() as model,
+        traced() as telemetry,
+    ):
+        made = Bench(place, model, telemetry, redis)
+        agent.connect(made.url)
+        both = (
+            made.worker("solo"),
+            made.worker("prefork", "prefork", IN_CHILDREN="1", SPANS="1"),
+        )
+        with working(*both):
+            yield made
+        agent.app.close()
+
+
+def at_once(case: Callable[[str], None]) -> None:
+    """Do a case on both pools at the same time."""
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(case, queue) for queue in POOLS]:
+            done.result()
+
+
+def later(seconds: float, what: Callable[[], object]) -> None:
+    timer = threading.Timer(seconds, what)
+    timer.daemon = True
+    timer.start()
+
+
+@contextlib.contextmanager
+def stopping(
+    bench: Bench, model: str, cause: str = "killed", **run: Any
+) -> Iterator[tuple[Run, list[float]]]:
+    """A run that is stopped once a model has begun to answer it; when that was."""
+    moment: list[float] = []
+
+    def stop(run: Run) -> None:
+        bench.model.begun(model)
+        moment.append(time.monotonic())
+        run.cancel(cause)
+
+    with hangup.run(**({"budget": 30} | run)) as opened:
+        waiter = threading.Thread(target=stop, args=(opened,))
+        waiter.start()
+        try:
+            yield opened, moment
+        finally:
+            waiter.join()
+
+
+def test_f6_a_stop_reaches_the_task_the_waiter_and_both_books(bench: Bench) -> None:
+    def case(queue: str) -> None:
+        model = bench.model.script(f"killed-{queue}", LONG)
+        with (
+            pytest.raises(hangup.RunCancelled),
+            stopping(bench, model, name=model) as (_, moment),
+        ):
+            sent = agent.ask.apply_async((model,), queue=queue)
+            sent.get()
+        woken = time.monotonic()
+        bench.model.closed(model)
+        assert woken - moment[0] < IN_TIME
+        assert bench.model.late(model, moment[0]) < IN_TIME
+        assert sent.state == "REVOKED"
+        assert len(bench.model.of(model)) == 1
+        # One run, counted by who opened it; the waste where it was spent.
+        assert bench.telemetry.total("hangup.runs", run=model) == 1
+        assert bench.workers[queue].books.runs() == {}
+        wasted = bench.model.since(model, moment[0])
+        until = time.monotonic() + 5
+        while time.monotonic() < until:
+            if abs(bench.spent(queue, model, "wasted") - wasted) <= CHUNK:
+                break
+            time.sleep(0.05)
+        assert abs(bench.spent(queue, model, "wasted") - wasted) <= CHUNK
+        assert bench.spent(queue, model, "delivered") == 0
+
+    at_once(case)
+
+
+def test_an_answer_is_booked_as_what_became_of_it_in_the_sender(bench: Bench) -> None:
+    """The worker answers normally; only the sender knows whether anybody was there."""
+
+    def case(queue: str) -> None:
+        taken = bench.model.script(f"taken-{queue}", SHORT)
+        with hangup.run(30, name="user"):
+            assert agent.ask.apply_async((taken,), queue=queue).get()
+        left = bench.model.script(f"left-{queue}", SHORT)
+        with hangup.run(30, name="user", mode="observe") as run:
+            agent.ask.apply_async((left,), queue=queue).get()
+            run.cancel("disconnect")
+        bench.settled(queue, taken, delivered=bench.model.total(taken))
+        bench.settled(queue, left, sunk=bench.model.total(left))
+
+    at_once(case)
+
+
+def test_in_observe_nothing_is_cut_and_the_waste_is_exact(bench: Bench) -> None:
+    def case(queue: str) -> None:
+        model = bench.model.script(f"observed-{queue}", MODEST)
+        with stopping(bench, model, "disconnect", mode="observe", name=model) as (
+            _,
+            moment,
+        ):
+            sent = agent.ask.apply_async((model,), queue=queue)
+            assert sent.get()
+        assert bench.model.total(model) == 80
+        wasted = bench.model.since(model, moment[0])
+        until = time.monotonic() + 5
+        while bench.spent(queue, model, "wasted") == 0 and time.monotonic() < until:
+            time.sleep(0.05)
+        found = [bench.spent(queue, model, fate) for fate in ("sunk", "wasted")]
+        assert sum(found) == 80
+        assert abs(found[1] - wasted) <= CHUNK
+        assert bench.telemetry.total("hangup.runs", run=model) == 1
+        assert bench.workers[queue].books.runs() == {}
+
+    at_once(case)
+
+
+def test_f4_a_task_that_waits_in_the_worker_is_not_begun(bench: Bench) -> None:
+    def case(queue: str) -> None:
+        first = bench.model.script(f"first-{queue}", MODEST)
+        never = bench.model.script(f"never-{queue}", SHORT)
+        with hangup.run(30, name="first"):
+            busy = agent.ask.apply_async((first,), queue=queue)
+            bench.model.begun(first)
+            with (
+                pytest.raises(hangup.RunCancelled),
+                hangup.run(30, name="second") as run,
+            ):
+                waiting = agent.ask.apply_async((never,), queue=queue)
+                later(0.2, run.cancel)
+                waiting.get()
+            assert busy.get()
+            after = bench.model.script(f"next-{queue}", SHORT)
+            assert agent.ask.apply_async((after,), queue=queue).get()  # it is past it
+        assert waiting.state == "REVOKED"
+        assert bench.model.of(never) == []
+
+    at_once(case)
+
+
+def test_a_retry_never_runs_past_the_stop(bench: Bench) -> None:
+    """Neither of a task that asks for it, nor one that Celery makes of any error."""
+
+    def killed(queue: str) -> None:
+        model = bench.model.script(f"again-{queue}", SHORT)
+        with contextlib.suppress(hangup.RunCancelled), hangup.run(30) as run:
+            sent = agent.again.apply_async((model, 1.0), queue=queue)
+            bench.model.closed(model)
+            while sent.state != "RETRY":
+                time.sleep(0.02)
+            run.cancel("killed")
+        _wait_for(sent, "REVOKED")
+        assert len(bench.model.of(model)) == 1
+
+    def past(queue: str) -> None:
+        model = bench.model.script(f"past-{queue}", SHORT)
+        began = time.monotonic()
+        with pytest.raises(hangup.DeadlineExceeded), hangup.run(2.0):
+            sent = agent.again.apply_async((model, 2.5), queue=queue)
+            sent.get()
+        assert time.monotonic() - began < 2.0 + IN_TIME
+        time.sleep(1.5)  # the retry is due, and there is nothing to wait for
+        assert sent.state == "REVOKED"
+        assert len(bench.model.of(model)) == 1
+
+    def of_any_error(queue: str) -> None:
+        model = bench.model.script(f"stubborn-{queue}", LONG)
+        with (
+            pytest.raises(hangup.RunCancelled),
+            stopping(bench, model) as (_, moment),
+        ):
+            agent.stubborn.apply_async((model,), queue=queue).get()
+        bench.model.closed(model)
+        assert bench.model.late(model, moment[0]) < IN_TIME
+        assert len(bench.model.of(model)) == 1
+
+    at_once(of_any_error)
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(killed, "solo"), pool.submit(past, "prefork")]:
+            done.result()
+
+
+def _wait_for(sent: AsyncResult[Any], state: str) -> None:
+    until = time.monotonic() + 10
+    while sent.state != state and time.monotonic() < until:
+        time.sleep(0.05)
+    assert sent.state == state
+
+
+def test_every_step_of_a_chain_belongs_to_the_run(bench: Bench) -> None:
+    def case(queue: str) -> None:
+        one = bench.model.script(f"one-{queue}", SHORT)
+        two = bench.model.script(f"two-{queue}", LONG)
+        steps = chain(
+            agent.ask.s(one).set(queue=queue), agent.after.s(two).set(queue=queue)
+        )
+        with (
+            contextlib.suppress(hangup.RunCancelled),
+            stopping(bench, two) as (
+                _,
+                moment,
+            ),
+        ):
+            sent = steps.apply_async()
+            bench.model.begun(two)
+        bench.model.closed(two)
+        assert bench.model.late(two, moment[0]) < IN_TIME
+        _wait_for(sent, "REVOKED")
+
+    at_once(case)
+
+
+def test_what_is_meant_to_outlive_the_run_does(bench: Bench) -> None:
+    """Detached, not awaited, in a cleanup, or not waited for after all."""
+    names = ("detached", "aside", "cleanup", "delivered")
+    model = {name: bench.model.script(f"out-{name}", MODEST) for name in names}
+    with pytest.raises(hangup.RunCancelled), hangup.run(30) as run:
+        with hangup.detached():
+            agent.ask.apply_async((model["detached"],), queue="solo")
+        agent.ask_aside.apply_async((model["aside"],), queue="prefork")
+        with hangup.cleanup():
+            agent.ask.apply_async((model["cleanup"],), queue="prefork")
+        bench.model.begun(model["detached"])
+        run.cancel("killed")
+        run.check()
+    with hangup.run(1.0, name="quick") as quick:
+        # Sent to be awaited, perhaps; but the run had its answer without it.
+        agent.ask.apply_async((model["delivered"],), queue="solo")
+    assert quick.delivered_at is not None
+    for name in names:
+        bench.model.closed(model[name])
+        [call] = bench.model.of(model[name])
+        assert call.output_tokens == 60, name
+
+
+def test_a_message_carries_the_run_once_or_not_at_all(bench: Bench) -> None:
+    """With and without OpenTelemetry's instrumentation; users' baggage stays."""
+
+    def send() -> None:
+        queue = {"queue": "nobody"}
+        agent.ask.apply_async(("m",), **queue)
+        with hangup.run(30):
+            agent.ask.apply_async(("m",), **queue)
+            agent.ask.apply_async(("m",), headers={"mine": "1"}, **queue)
+            agent.app.send_task("ask", ("m",), **queue)
+            with hangup.detached():
+                agent.ask.apply_async(("m",), **queue)
+            agent.ask_aside.apply_async(("m",), **queue)
+            agent.ask.apply_async(("m",), countdown=60, **queue)
+            tomorrow = datetime.now(UTC) + timedelta(days=1)
+            agent.ask.apply_async(("m",), eta=tomorrow, **queue)
+            with hangup.cleanup():
+                agent.ask.apply_async(("m",), **queue)
+
+    def carried(headers: dict[str, Any]) -> bool:
+        ours = sorted(key for key in headers if "hangup" in key.lower())
+        assert ours in ([], ["hangup", "hangup-board"])
+        in_baggage = headers.get("baggage", "").count("hangup.token=")
+        assert in_baggage == (1 if ours and "baggage" in headers else 0)
+        return bool(ours)
+
+    expected = [False, True, True, True, False, False, False, False, False]
+    users = context.attach(baggage.set_baggage("user", "x" * 40))
+    try:
+        for instrumented in (False, True):
+            instrumentor = CeleryInstrumentor()
+            if instrumented:
+                instrumentor.instrument(tracer_provider=bench.telemetry.tracer_provider)
+            try:
+                send()
+            finally:
+                if instrumented:
+                    instrumentor.uninstrument()
+            found = bench.headers("nobody")
+            bench.redis.delete("nobody")
+            assert [carried(one) for one in found] == expected, instrumented
+            assert [one.get("mine") for one in found].count("1") == 1
+            for one in found:
+                assert ("user=" in one.get("baggage", "")) is instrumented
+    finally:
+        context.detach(users)
+
+
+def test_c5_a_full_baggage_does_not_cost_the_deadline(bench: Bench) -> None:
+    here = context.get_current()
+    for number in range(40):
+        here = baggage.set_baggage(f"user{number}", "x" * 300, here)
+    users = context.attach(here)
+    instrumentor = CeleryInstrumentor()
+    instrumentor.instrument(tracer_provider=bench.telemetry.tracer_provider)
+    try:
+        model = bench.model.script("full", LONG)
+        began = time.monotonic()
+        with pytest.raises(hangup.DeadlineExceeded), hangup.run(2.0):
+            agent.ask.apply_async((model,), queue="prefork").get()
+    finally:
+        instrumentor.uninstrument()
+        context.detach(users)
+    bench.model.closed(model)
+    assert abs(bench.model.late(model, began) - 2.0) < 1.0
+
+
+def test_what_the_sender_does_not_keep_is_held_to_its_deadline(bench: Bench) -> None:
+    """The sender was killed: nobody revokes, and no line says how it stands."""
+    model = bench.model.script("orphan", LONG)
+    late = bench.model.script("orphan-late", SHORT)
+    now = time.time()
+
+    def send(queue: str, model: str, sent: float) -> AsyncResult[Any]:
+        run = wire.Inbound("0" * 31 + "1", 1.0, sent + 1.0, hangup.Mode.ENFORCE)
+
+        def write(headers: dict[str, Any], **_signal: object) -> None:
+            headers[wire.HEADER] = wire.encode_header(run)
+
+        before_task_publish.connect(write)
+        try:
+            return agent.ask.apply_async((model,), queue=queue)
+        finally:
+            before_task_publish.disconnect(write)
+
+    began = time.monotonic()
+    sent = send("solo", model, now)
+    too_late = send("prefork", late, now - 5)
+    _wait_for(too_late, "REVOKED")
+    _wait_for(sent, "REVOKED")
+    assert abs(bench.model.late(model, began) - 1.0) < 1.0
+    assert bench.model.of(late) == []
+    refused = bench.workers["prefork"].books
+    until = time.monotonic() + 5
+    while not refused.total("hangup.refusals", kind="other", cause="deadline"):
+        assert time.monotonic() < until
+        time.sleep(0.05)
