@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from celery import Celery
+from celery import Celery  # type: ignore[import-untyped]
 from openai import OpenAI
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BROKER = "BROKER"
 """The environment variable with the broker's URL, which is the backend's too."""
@@ -21,7 +24,7 @@ app.conf.update(
 )
 
 
-def connect(url: str) -> Celery:
+def connect(url: str) -> Any:
     """Use the broker and backend there."""
     app.conf.update(broker_url=url, result_backend=url)
     return app
@@ -29,6 +32,12 @@ def connect(url: str) -> Celery:
 
 if BROKER in os.environ:
     connect(os.environ[BROKER])
+
+
+def task(name: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Make a task of a function."""
+    made: Callable[[Callable[..., Any]], Any] = app.task(name=name, **options)
+    return made
 
 
 def _ask(model: str) -> str:
@@ -47,43 +56,43 @@ def _ask(model: str) -> str:
         )
 
 
-@app.task(name="ask")
+@task("ask")
 def ask(model: str) -> str:
     """Stream one model call."""
     return _ask(model)
 
 
-@app.task(name="ask_late", acks_late=True, reject_on_worker_lost=True)
+@task("ask_late", acks_late=True, reject_on_worker_lost=True)
 def ask_late(model: str) -> str:
     return _ask(model)
 
 
-@app.task(name="ask_aside", ignore_result=True)
+@task("ask_aside", ignore_result=True)
 def ask_aside(model: str) -> str:
     return _ask(model)
 
 
-@app.task(name="again", bind=True, max_retries=5)
+@task("again", bind=True, max_retries=5)
 def again(self: Any, model: str, countdown: float) -> None:
     """Make a call, and want to be tried again."""
     _ask(model)
     raise self.retry(countdown=countdown)
 
 
-@app.task(name="stubborn", autoretry_for=(Exception,), retry_backoff=0.1)
+@task("stubborn", autoretry_for=(Exception,), retry_backoff=0.1)
 def stubborn(model: str) -> str:
     """Two calls, of which an error in either is tried again."""
     _ask(model)
     return _ask(model)
 
 
-@app.task(name="after")
+@task("after")
 def after(_before: str, model: str) -> str:
     """The second step of a chain."""
     return _ask(model)
 
 
-@app.task(name="wall")
+@task("wall")
 def wall() -> float:
     """What the worker takes the time to be."""
     return time.time()

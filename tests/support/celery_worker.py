@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
 SKEW = float(os.environ.get("SKEW", "0"))
 if SKEW:  # before anybody keeps a reference
     _real = time.time
     time.time = lambda: _real() + SKEW
 
-from celery.signals import worker_process_init  # noqa: E402
+from celery.signals import (  # type: ignore[import-untyped]  # noqa: E402
+    worker_process_init,
+)
 from opentelemetry.instrumentation.celery import CeleryInstrumentor  # noqa: E402
 from opentelemetry.instrumentation.genai.openai import OpenAIInstrumentor  # noqa: E402
 from opentelemetry.sdk.metrics import MeterProvider  # noqa: E402
@@ -31,7 +34,8 @@ def instrument(**_signal: object) -> None:
         tracer_provider=tracers, meter_provider=MeterProvider(shutdown_on_exit=False)
     )
     if "SPANS" in os.environ:
-        CeleryInstrumentor().instrument(tracer_provider=tracers)
+        instrumentor: Any = CeleryInstrumentor
+        instrumentor().instrument(tracer_provider=tracers)
     import openai.resources.chat.completions  # noqa: F401, PLC0415  takes its time
 
 
