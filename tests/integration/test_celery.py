@@ -7,11 +7,9 @@ prefork whose children are instrumented as OpenTelemetry tells one to), real cli
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,12 +17,12 @@ from celery import chain  # type: ignore[import-untyped]
 from celery.signals import before_task_publish  # type: ignore[import-untyped]
 from opentelemetry import baggage, context
 from opentelemetry.instrumentation.celery import CeleryInstrumentor
-from redis import Redis as Client
 from support import celery_agent as agent
+from support.celery_bench import Bench
 from support.modelthread import ModelThread
 from support.rig import LONG, SHORT, traced
 from support.stores import Redis, directory
-from support.workers import Worker, celery_worker, working
+from support.workers import working
 
 import hangup
 from hangup.demo.brain import Script
@@ -32,9 +30,6 @@ from hangup.otel import wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from support.telemetry import Telemetry
 
     from hangup.core.run import Run
 
@@ -47,67 +42,12 @@ pytestmark = [
 
 _SPANS: Any = CeleryInstrumentor
 POOLS = ("solo", "prefork")
-IN_TIME = 1.5
-"""Seconds after T0: the board is looked at four times a second."""
+IN_TIME = 2.5
+"""Seconds after T0, on a busy machine; the answers would take twenty."""
 NOTICED = 16
 """Tokens: what another process, on a busy machine, has not read yet."""
 MODEST = Script(tokens=60, input_tokens=20, rate=30, first_token=0.05, jitter=0)
 """An answer that takes two seconds."""
-
-
-class Bench:
-    """What the cases have at hand.
-
-    Attributes:
-        model: The model; its log is the truth.
-        telemetry: What the sending process has booked.
-        workers: By the queue they serve.
-        redis: A client of the broker.
-    """
-
-    def __init__(
-        self, place: Path, model: ModelThread, telemetry: Telemetry, redis: Redis
-    ) -> None:
-        self.place, self.model, self.telemetry = place, model, telemetry
-        self.url = f"redis+socket://{redis.socket}"
-        self.redis = Client(unix_socket_path=str(redis.socket))
-        self.workers: dict[str, Worker] = {}
-
-    def worker(self, queue: str, pool: str = "solo", **environment: str) -> Worker:
-        """A worker that serves a queue of its own, not started yet."""
-        self.workers[queue] = celery_worker(
-            self.place / queue,
-            self.url,
-            self.model.base_url,
-            pool=pool,
-            queues=queue,
-            environment=environment,
-        )
-        return self.workers[queue]
-
-    def spent(self, queue: str, model: str, fate: str) -> int:
-        """Tokens of a model that the worker of a queue has booked under a fate."""
-        books = self.workers[queue].books
-        return int(books.total("hangup.tokens", fate=fate, model=model))
-
-    def settled(self, queue: str, model: str, **expected: int) -> None:
-        """Wait until the worker has booked just this."""
-        until = time.monotonic() + 15
-        while True:
-            found = {
-                fate: tokens
-                for fate in ("delivered", "sunk", "wasted", "after")
-                if (tokens := self.spent(queue, model, fate))
-            }
-            if found == expected or time.monotonic() > until:
-                break
-            time.sleep(0.05)
-        assert found == expected
-
-    def headers(self, queue: str) -> list[dict[str, Any]]:
-        """The headers of the messages that wait in a queue nobody serves."""
-        waiting = [json.loads(one) for one in self.redis.lrange(queue, 0, -1)]
-        return [message["headers"] for message in reversed(waiting)]
 
 
 @pytest.fixture(scope="module")
@@ -242,17 +182,21 @@ def test_f4_a_task_that_waits_in_the_worker_is_not_begun(bench: Bench) -> None:
         with hangup.run(30, name="first"):
             busy = agent.ask.apply_async((first,), queue=queue)
             bench.model.begun(first)
-            with (
-                pytest.raises(hangup.RunCancelled),
-                hangup.run(30, name="second") as run,
-            ):
-                waiting = agent.ask.apply_async((never,), queue=queue)
-                later(0.2, run.cancel)
-                waiting.get()
+            waiting = []
+            for around in (contextlib.nullcontext(), hangup.detached()):
+                # A part of the run, and then one of its own.
+                with (
+                    pytest.raises(hangup.RunCancelled),
+                    around,
+                    hangup.run(30, name="second") as run,
+                ):
+                    waiting.append(agent.ask.apply_async((never,), queue=queue))
+                    later(0.2, run.cancel)
+                    waiting[-1].get()
             assert busy.get()
             after = bench.model.script(f"next-{queue}", SHORT)
             assert agent.ask.apply_async((after,), queue=queue).get()  # it is past it
-        assert waiting.state == "REVOKED"
+        assert [one.state for one in waiting] == ["REVOKED", "REVOKED"]
         assert bench.model.of(never) == []
 
     at_once(case)
@@ -275,10 +219,10 @@ def test_a_retry_never_runs_past_the_stop(bench: Bench) -> None:
     def past(queue: str) -> None:
         model = bench.model.script(f"past-{queue}", SHORT)
         began = time.monotonic()
-        with pytest.raises(hangup.DeadlineExceeded), hangup.run(2.0):
-            sent = agent.again.apply_async((model, 2.5), queue=queue)
+        with pytest.raises(hangup.DeadlineExceeded), hangup.run(3.0):
+            sent = agent.again.apply_async((model, 3.5), queue=queue)
             sent.get()
-        assert time.monotonic() - began < 2.0 + IN_TIME
+        assert time.monotonic() - began < 3.0 + IN_TIME
         time.sleep(1.5)  # the retry is due, and there is nothing to wait for
         assert sent.state == "REVOKED"
         assert len(bench.model.of(model)) == 1
@@ -305,6 +249,25 @@ def _wait_for(sent: Any, state: str) -> None:
     while sent.state != state and time.monotonic() < until:
         time.sleep(0.05)
     assert sent.state == state
+
+
+def test_the_stop_of_a_part_of_a_run_stops_the_tasks_of_that_part(
+    bench: Bench,
+) -> None:
+    def case(queue: str) -> None:
+        model = bench.model.script(f"part-{queue}", LONG)
+        after = bench.model.script(f"rest-{queue}", SHORT)
+        with hangup.run(30, name="whole"):
+            with (
+                pytest.raises(hangup.RunCancelled),
+                stopping(bench, model) as (_, moment),
+            ):
+                agent.ask.apply_async((model,), queue=queue).get()
+            assert agent.ask.apply_async((after,), queue=queue).get()
+        bench.model.closed(model)
+        assert bench.model.late(model, moment[0]) < IN_TIME
+
+    at_once(case)
 
 
 def test_every_step_of_a_chain_belongs_to_the_run(bench: Bench) -> None:
@@ -343,7 +306,7 @@ def test_what_is_meant_to_outlive_the_run_does(bench: Bench) -> None:
         bench.model.begun(model["detached"])
         run.cancel("killed")
         run.check()
-    with hangup.run(1.0, name="quick") as quick:
+    with hangup.run(2.0, name="quick") as quick:
         # Sent to be awaited, perhaps; but the run had its answer without it.
         agent.ask.apply_async((model["delivered"],), queue="solo")
     assert quick.delivered_at is not None
@@ -351,54 +314,6 @@ def test_what_is_meant_to_outlive_the_run_does(bench: Bench) -> None:
         bench.model.closed(model[name])
         [call] = bench.model.of(model[name])
         assert call.output_tokens == 60, name
-
-
-def test_a_message_carries_the_run_once_or_not_at_all(bench: Bench) -> None:
-    """With and without OpenTelemetry's instrumentation; users' baggage stays."""
-
-    def send() -> None:
-        queue = {"queue": "nobody"}
-        agent.ask.apply_async(("m",), **queue)
-        with hangup.run(30):
-            agent.ask.apply_async(("m",), **queue)
-            agent.ask.apply_async(("m",), headers={"mine": "1"}, **queue)
-            agent.app.send_task("ask", ("m",), **queue)
-            with hangup.detached():
-                agent.ask.apply_async(("m",), **queue)
-            agent.ask_aside.apply_async(("m",), **queue)
-            agent.ask.apply_async(("m",), countdown=60, **queue)
-            tomorrow = datetime.now(UTC) + timedelta(days=1)
-            agent.ask.apply_async(("m",), eta=tomorrow, **queue)
-            with hangup.cleanup():
-                agent.ask.apply_async(("m",), **queue)
-
-    def carried(headers: dict[str, Any]) -> bool:
-        ours = sorted(key for key in headers if "hangup" in key.lower())
-        assert ours in ([], ["hangup", "hangup-board"])
-        in_baggage = headers.get("baggage", "").count("hangup.token=")
-        assert in_baggage == (1 if ours and "baggage" in headers else 0)
-        return bool(ours)
-
-    expected = [False, True, True, True, False, False, False, False, False]
-    users = context.attach(baggage.set_baggage("user", "x" * 40))
-    try:
-        for instrumented in (False, True):
-            instrumentor = _SPANS()
-            if instrumented:
-                instrumentor.instrument(tracer_provider=bench.telemetry.tracer_provider)
-            try:
-                send()
-            finally:
-                if instrumented:
-                    instrumentor.uninstrument()
-            found = bench.headers("nobody")
-            bench.redis.delete("nobody")
-            assert [carried(one) for one in found] == expected, instrumented
-            assert [one.get("mine") for one in found].count("1") == 1
-            for one in found:
-                assert ("user=" in one.get("baggage", "")) is instrumented
-    finally:
-        context.detach(users)
 
 
 def test_c5_a_full_baggage_does_not_cost_the_deadline(bench: Bench) -> None:
@@ -411,13 +326,13 @@ def test_c5_a_full_baggage_does_not_cost_the_deadline(bench: Bench) -> None:
     try:
         model = bench.model.script("full", LONG)
         began = time.monotonic()
-        with pytest.raises(hangup.DeadlineExceeded), hangup.run(2.0):
+        with pytest.raises(hangup.DeadlineExceeded), hangup.run(3.0):
             agent.ask.apply_async((model,), queue="prefork").get()
     finally:
         instrumentor.uninstrument()
         context.detach(users)
     bench.model.closed(model)
-    assert abs(bench.model.late(model, began) - 2.0) < 1.0
+    assert abs(bench.model.late(model, began) - 3.0) < 1.5
 
 
 def test_what_the_sender_does_not_keep_is_held_to_its_deadline(bench: Bench) -> None:
@@ -427,7 +342,7 @@ def test_what_the_sender_does_not_keep_is_held_to_its_deadline(bench: Bench) -> 
     now = time.time()
 
     def send(queue: str, model: str, sent: float) -> Any:
-        run = wire.Inbound("0" * 31 + "1", 1.0, sent + 1.0, hangup.Mode.ENFORCE)
+        run = wire.Inbound("0" * 31 + "1", 3.0, sent + 3.0, hangup.Mode.ENFORCE)
 
         def write(headers: dict[str, Any], **_signal: object) -> None:
             headers[wire.HEADER] = wire.encode_header(run)
@@ -443,7 +358,7 @@ def test_what_the_sender_does_not_keep_is_held_to_its_deadline(bench: Bench) -> 
     too_late = send("prefork", late, now - 5)
     _wait_for(too_late, "REVOKED")
     _wait_for(sent, "REVOKED")
-    assert abs(bench.model.late(model, began) - 1.0) < 1.0
+    assert abs(bench.model.late(model, began) - 3.0) < 1.5
     assert bench.model.of(late) == []
     refused = bench.workers["prefork"].books
     until = time.monotonic() + 5

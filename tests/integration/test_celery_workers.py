@@ -101,9 +101,9 @@ def test_e1_a_deadline_holds_whatever_the_workers_clock_says(bench: Bench) -> No
         for name in SKEWS:
             model = bench.model.script(f"skew-{name}", LONG)
             began = time.monotonic()
-            with pytest.raises(hangup.DeadlineExceeded), hangup.run(2.5):
+            with pytest.raises(hangup.DeadlineExceeded), hangup.run(4.0):
                 agent.ask.apply_async((model,), queue=name).get()
             bench.model.closed(model)
-            assert abs(bench.model.late(model, began) - 2.5) < 1.0
+            assert abs(bench.model.late(model, began) - 4.0) < 1.5
             [call] = bench.model.of(model)
             assert call.output_tokens > 10

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(300)
 
-IN_TIME = 1.0
+IN_TIME = 2.0
+"""Seconds after T0, on a busy machine; the answers would take twenty."""
 NOTICED = 16
 """Tokens: what another process, on a busy machine, has not read yet."""
 MODEST = Script(tokens=60, input_tokens=20, rate=30, first_token=0.05, jitter=0)
@@ -60,7 +61,7 @@ class Bench:
         self.place, self.model, self.telemetry = place, model, telemetry
         self.docket = docket
         self.url = f"unix://{redis.socket}"
-        self.redis = Client(unix_socket_path=str(redis.socket))
+        self.redis: Any = Client(unix_socket_path=str(redis.socket))
 
     def worker(self, name: str = "worker", **environment: str) -> Worker:
         return docket_worker(
@@ -120,7 +121,7 @@ async def _stopped_at(
     bench: Bench, model: str, cause: str = "killed", **options: Any
 ) -> tuple[float, Any]:
     """Add a task, stop its run once the model answers; return when, and the task."""
-    async with hangup.run(**({"budget": 30, "name": model} | options)) as run:
+    async with hangup.run(30, name=model, **options) as run:
         execution = await bench.docket.add(ask)(model)
         waiting = asyncio.create_task(execution.get_result(timeout=WAIT))
         await bench.begun(model, 20)
@@ -248,7 +249,7 @@ async def _outlives(bench: Bench) -> None:
             await bench.begun("out-detached")
             run.cancel("killed")
             await asyncio.sleep(5)
-    async with hangup.run(1.0, name="quick") as quick:
+    async with hangup.run(2.0, name="quick") as quick:
         await bench.docket.add(ask)("out-delivered")
     assert quick.delivered_at is not None
     for name in names:
@@ -321,10 +322,10 @@ def test_f4_e1_workers_that_are_down_or_have_another_clock() -> None:
                 async with served(bench.worker(name, SKEW=skew)):
                     began = time.monotonic()
                     with pytest.raises(hangup.DeadlineExceeded):
-                        async with hangup.run(2.5):
+                        async with hangup.run(4.0):
                             execution = await bench.docket.add(ask)("long")
                             await execution.get_result(timeout=WAIT)
-                    assert abs(await bench.late("long", began) - 2.5) < 1.0
+                    assert abs(await bench.late("long", began) - 4.0) < 1.5
                     assert bench.of("long")[-1].output_tokens > 10
             assert bench.of("killed") == bench.of("late") == []
             for one in (dead, late):

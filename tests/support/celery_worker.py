@@ -18,12 +18,12 @@ from opentelemetry.instrumentation.celery import CeleryInstrumentor  # noqa: E40
 from opentelemetry.instrumentation.genai.openai import OpenAIInstrumentor  # noqa: E402
 from opentelemetry.sdk.metrics import MeterProvider  # noqa: E402
 from opentelemetry.sdk.trace import TracerProvider  # noqa: E402
+from support import celery_agent  # noqa: E402
 from support.books import writing  # noqa: E402
-from support.celery_agent import app  # noqa: E402
 
 import hangup  # noqa: E402
 
-__all__ = ["app"]
+app = celery_agent.connect(os.environ[celery_agent.BROKER])
 
 
 def instrument(**_signal: object) -> None:

@@ -13,7 +13,8 @@ Nothing is to be done for it but ``hangup.instrument()`` on both sides, or
   (see :mod:`hangup.clients.celery_board`). No worker process is ever killed for it:
   code that makes no calls runs on until it makes one;
 - when the run stops, the task is revoked (``app.control.revoke``), without terminating
-  anything, and marked so in the result backend: whoever waits for it is woken.
+  anything, and marked so in the result backend: whoever waits for it is woken. (In
+  ``refuse`` mode what has begun goes on: it is revoked, but not marked.)
 
 ``AsyncResult.get`` waits no longer than the run has time. A retry carries the run too,
 and so do the next steps of a chain. With the rpc backend there is no board: such
@@ -33,14 +34,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from hangup.clients import celery_tasks
-from hangup.clients.celery_board import board_of, can_be_awaited, clerk, later
+from hangup.clients.celery_board import board_of, clerk, keeps_results, later
 from hangup.clients.mending import Mending
+from hangup.config import Mode
 from hangup.core.admission import stop_here
 from hangup.core.cleanup import Detached
 from hangup.core.current import current_run, position
 from hangup.core.guard import guarded
 from hangup.otel import carriers, errands, settlement
 from hangup.otel.board import Post
+from hangup.otel.ties import Ties
 from hangup.otel.wire import HEADER
 
 if TYPE_CHECKING:
@@ -66,7 +69,7 @@ class _Sender:
     def reset(self) -> None:
         self.posts: OrderedDict[str, tuple[Any, Post, bool]] = OrderedDict()
         self.apps: OrderedDict[str, Any] = OrderedDict()
-        self.ties = errands.Ties(_revoke)
+        self.ties = Ties(_revoke)
 
 
 def _revoke(run: Run, ids: list[str]) -> None:
@@ -77,13 +80,16 @@ def _revoke(run: Run, ids: list[str]) -> None:
         app = _sender.apps.pop(one, None)
         if app is not None:
             by_app.setdefault(id(app), (app, []))[1].append(one)
+            if (line := errands.task_line(run, one)) is not None:
+                later(board_of(app).write, *line)
+    cuts = run.mode is not Mode.REFUSE  # there, what has begun may go on
     for app, of_app in by_app.values():
-        later(_revoke_now, app, of_app, f"hangup: its run was stopped, {cause}")
+        later(_revoke_now, app, of_app, f"hangup: its run was stopped, {cause}", cuts)
 
 
-def _revoke_now(app: Any, ids: list[str], reason: str) -> None:
+def _revoke_now(app: Any, ids: list[str], reason: str, cuts: bool) -> None:  # noqa: FBT001
     app.control.revoke(ids)
-    for one in ids:
+    for one in ids if cuts else ():
         result = app.AsyncResult(one)
         if not result.ready():
             app.backend.mark_as_revoked(one, reason)
@@ -125,19 +131,25 @@ def _run_for(app: Any, name: str, given: dict[str, Any]) -> Run | None:
     One that is to begin after the run's deadline is meant for later: the run cannot
     wait for it. A retry is no task of its own, and stays tied.
     """
-    task = given.get(_TASK_TYPE) or app.tasks.get(name)
-    ignored = given.get("ignore_result")
-    if ignored is None:
-        ignored = getattr(task, "ignore_result", None)
-    if ignored or not can_be_awaited(app):
-        return None
     if position() is None:
         # The next step of a chain is sent when the scope of the step before is left.
-        return celery_tasks.run_of_step(app, name)
-    run = errands.tied_run(name)
-    if run is None or given.get("retries") or _wait(run, given) <= run.remaining():
+        run = celery_tasks.run_of_step(app, name)
+    else:
+        run = errands.tied_run(name)
+    if run is None or not _can_be_awaited(app, name, given):
+        return None
+    if given.get("retries") or _wait(run, given) <= run.deadline.remaining():
         return run
     return None
+
+
+def _can_be_awaited(app: Any, name: str, given: dict[str, Any]) -> bool:
+    ignored = given.get("ignore_result")
+    if ignored is None:
+        # Not app.tasks: that would finalize the application.
+        task = given.get(_TASK_TYPE) or app._tasks.get(name)  # noqa: SLF001
+        ignored = getattr(task, "ignore_result", None)
+    return not ignored and keeps_results(app)
 
 
 def _wait(run: Run, given: dict[str, Any]) -> float:
@@ -225,25 +237,29 @@ def _get(original: Any, patch: Patch) -> Callable[..., Any]:
     @functools.wraps(original)
     def get(self: Any, timeout: float | None = None, *args: Any, **kwargs: Any) -> Any:
         run = current_run() if patch.active else None
-        if run is None or not run.mode.refuses:
+        if run is None:
             return original(self, timeout, *args, **kwargs)
-        if (refusal := stop_here(run)) is not None:
-            raise refusal
-        left = max(run.remaining(), 0.0)
-        ours = timeout is None or left < timeout
-        within = left if ours and math.isfinite(left) else timeout
+        if run.mode is Mode.ENFORCE:
+            if (refusal := stop_here(run)) is not None:
+                raise refusal
+            timeout = _clamped(timeout, run.remaining())
         try:
-            return original(self, within, *args, **kwargs)
+            result = original(self, timeout, *args, **kwargs)
         except Exception:
             # A stop wakes whoever waits: the task is revoked.
             if (refusal := stop_here(run)) is not None:
                 raise refusal from None
             raise
-        finally:
-            if (task_id := getattr(self, "id", None)) is not None and self.ready():
-                guarded(_sender.ties.done, run, task_id)
+        guarded(_sender.ties.done, run, self.id)
+        return result
 
     return get
+
+
+def _clamped(timeout: float | None, left: float) -> float | None:
+    if math.isinf(left):
+        return timeout
+    return max(0.0, left if timeout is None else min(left, timeout))
 
 
 _sender: Final = _Sender()

@@ -70,7 +70,7 @@ class Board:
             backend.store_result(f"hangup-{key}", text, _STATE)
 
 
-def can_be_awaited(app: Any) -> bool:
+def keeps_results(app: Any) -> bool:
     """Whether results of this application's tasks are kept for anybody."""
     return not _is(app.backend, "DisabledBackend")
 
@@ -189,7 +189,7 @@ def board_of(app: Any) -> Board:
 def look(app: Any, keys: Sequence[str]) -> list[Line | None]:
     """Return what stands under each key; None for all where it cannot be read."""
     try:
-        return board_of(app).read(keys)
+        return board_of(app).read(keys) if keys else []
     except Exception as error:  # noqa: BLE001  as many kinds as there are backends
         warn_once(
             "celery board",

@@ -17,10 +17,10 @@ from hangup.clients.celery_board import look
 from hangup.core.guard import guarded
 from hangup.errors import RunAbandoned
 from hangup.otel import errands
-from hangup.otel.errands import Watched
+from hangup.otel.ties import Watched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from hangup.clients.patch import Patch
     from hangup.core.run import Run
@@ -92,18 +92,17 @@ def _do(task: Any, errand: Errand, body: Callable[[], Any]) -> Any:
     Raises:
         Ignore: It was not begun, or was stopped: its state says so by now.
     """
-    line = None
-    if errand.key is not None:
-        [line] = look(task.app, [errand.key])
+    request = task.request
+    keys = errand.keys(request.id)
+    line = errands.verdict(look(task.app, keys))
     if errands.is_over(line):
         return body()
-    request = task.request
     try:
         with errands.scope(errand, line, task.name) as run:
             request.__dict__[_RUN] = run
             if (refusal := errands.begin(run, errand, line)) is not None:
                 raise refusal
-            with _watched(task.app, run, errand):
+            with _watched(task.app, run, keys):
                 try:
                     result = body()
                 except Exception as error:
@@ -199,17 +198,17 @@ if hasattr(os, "register_at_fork"):
 
 
 @contextlib.contextmanager
-def _watched(app: Any, run: Run, errand: Errand) -> Iterator[None]:
-    if errand.key is None:
+def _watched(app: Any, run: Run, keys: Sequence[str]) -> Iterator[None]:
+    if not keys:
         yield
         return
     watched = _watch.of(app)
-    watched.add(run, errand.key)
+    watched.add(run, *keys)
     _watch.wake()
     try:
         yield
     finally:
-        watched.left(run, errand.key)
+        watched.left(run, *keys)
 
 
 # Installing

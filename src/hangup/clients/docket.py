@@ -38,6 +38,7 @@ from hangup.core.guard import guarded
 from hangup.otel import errands, settlement
 from hangup.otel.board import Post
 from hangup.otel.once import warn_once
+from hangup.otel.ties import Ties
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -102,7 +103,7 @@ class _Sender:
         self.clerks: weakref.WeakKeyDictionary[Any, _Clerk] = (
             weakref.WeakKeyDictionary()
         )
-        self.ties = errands.Ties(_revoke)
+        self.ties = Ties(_revoke)
 
     def clerk_of(self, docket: Any) -> _Clerk:
         """Return that of a docket on the running loop."""
@@ -120,13 +121,18 @@ def _revoke(run: Run, ids: list[str]) -> None:
         found = _sender.tasks.pop(one, None)
         if found is not None:
             docket, clerk = found
+            if (line := errands.task_line(run, one)) is not None:
+                clerk.submit(functools.partial(_put, docket, *line))
             clerk.submit(functools.partial(docket.cancel, one))
 
 
 async def _write(docket: Any, post: Post, text: str) -> None:
-    milliseconds = round(post.lifetime(time.monotonic()) * 1000)
+    await _put(docket, post.key, text, post.lifetime(time.monotonic()))
+
+
+async def _put(docket: Any, key: str, text: str, lifetime: float) -> None:
     async with docket.redis() as redis:
-        await redis.set(board_name(docket, post.key), text, px=milliseconds)
+        await redis.set(board_name(docket, key), text, px=round(lifetime * 1000))
 
 
 def _tell(origin: str, notice: Notice) -> None:

@@ -17,8 +17,8 @@ from hangup.core.clock import SYSTEM_CLOCK
 from hangup.core.guard import guarded
 from hangup.errors import RunAbandoned
 from hangup.otel import board, errands, wire
-from hangup.otel.errands import Watched
 from hangup.otel.once import warn_once
+from hangup.otel.ties import Watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -34,7 +34,9 @@ _ATTRIBUTE: Final = "_hangup"
 _LOOK: Final = 1.0
 """Seconds that a task which was cut waits, at most, to hear why."""
 
-_now: ContextVar[tuple[Any, Errand] | None] = ContextVar("hangup.docket", default=None)
+_now: ContextVar[tuple[Any, str, Errand] | None] = ContextVar(
+    "hangup.docket", default=None
+)
 
 
 def board_name(docket: Any, key: str) -> str:
@@ -114,7 +116,7 @@ def _execute(original: Any, patch: Patch) -> Callable[..., Done]:
     async def execute(self: Any, execution: Any, *args: Any, **kwargs: Any) -> Any:
         errand, _ = getattr(execution, _ATTRIBUTE, (None, 0.0))
         if patch.active and errand is not None:
-            _now.set((self.docket, errand))
+            _now.set((self.docket, execution.key, errand))
             guarded(_wrap, execution)
         return await original(self, execution, *args, **kwargs)
 
@@ -148,26 +150,27 @@ def _wrapped(function: Any) -> Any:
     return found
 
 
-async def _do(docket: Any, errand: Errand, name: str, body: Callable[[], Done]) -> Any:
+async def _do(
+    docket: Any, key: str, errand: Errand, name: str, body: Callable[[], Done]
+) -> Any:
     """Do a tied task, or see that it is not done.
 
     Raises:
         CancelledError: It was not begun, or was stopped: docket knows what to do.
     """
-    line = None
-    if errand.key is not None:
-        [line] = await look(docket, [errand.key])
+    keys = errand.keys(key)
+    line = errands.verdict(await look(docket, keys))
     if errands.is_over(line):
         return await body()
     try:
         async with errands.scope(errand, line, name) as run:
             if (refusal := errands.begin(run, errand, line)) is not None:
                 raise refusal
-            with _watched(docket, run, errand):
+            with _watched(docket, run, keys):
                 try:
                     result = await body()
                 except asyncio.CancelledError:
-                    await _ask_why(docket, run, errand)
+                    await _ask_why(docket, run, keys)
                     raise
                 run.deliver()
                 return result
@@ -177,13 +180,13 @@ async def _do(docket: Any, errand: Errand, name: str, body: Callable[[], Done]) 
         raise asyncio.CancelledError(f"hangup: {error}") from None
 
 
-async def _ask_why(docket: Any, run: Run, errand: Errand) -> None:
+async def _ask_why(docket: Any, run: Run, keys: Sequence[str]) -> None:
     """Look up what the sender says of a run whose task docket has cancelled."""
-    if run.abandonment is not None or errand.key is None:
+    if run.abandonment is not None:
         return
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_LOOK):
-            [line] = await look(docket, [errand.key])
+            line = errands.verdict(await look(docket, keys))
             if line is not None:
                 errands.told(run, line)
 
@@ -197,12 +200,12 @@ _watching: weakref.WeakKeyDictionary[Any, asyncio.Task[None]] = (
 
 
 @contextlib.contextmanager
-def _watched(docket: Any, run: Run, errand: Errand) -> Iterator[None]:
-    if errand.key is None:
+def _watched(docket: Any, run: Run, keys: Sequence[str]) -> Iterator[None]:
+    if not keys:
         yield
         return
     watched = _of.setdefault(docket, Watched())
-    watched.add(run, errand.key)
+    watched.add(run, *keys)
     task = _watching.get(docket)
     loop = asyncio.get_running_loop()
     if task is None or task.done() or task.get_loop() is not loop:
@@ -214,7 +217,7 @@ def _watched(docket: Any, run: Run, errand: Errand) -> Iterator[None]:
     try:
         yield
     finally:
-        watched.left(run, errand.key)
+        watched.left(run, *keys)
 
 
 async def _watch(docket: Callable[[], Any], watched: Watched) -> None:

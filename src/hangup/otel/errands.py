@@ -19,8 +19,7 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from hangup import config
@@ -31,11 +30,12 @@ from hangup.core.clock import SYSTEM_CLOCK
 from hangup.core.current import position
 from hangup.core.deadline import Deadline
 from hangup.core.scope import RunScope
-from hangup.otel import board, settlement, wire
+from hangup.otel import board, wire
+from hangup.otel.notices import Notice, Outcome
 from hangup.otel.propagator import outgoing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from hangup.core.clock import Clock
     from hangup.core.run import Run
@@ -47,11 +47,8 @@ BOARD_HEADER: Final = "hangup-board"
 KIND: Final = "other"
 """The call kind of a task that wants to begin."""
 
-_MOST_TIED: Final = 10_000
-_MOST_WATCHED: Final = 10_000
-_MOST_READ: Final = 500
-_SOON: Final = 0.25
-_NOT_SO_SOON: Final = 1.0
+OF_A_TASK: Final = "."
+
 
 # The board key of each root: of what it sends, or of where it was sent to.
 _lock = threading.Lock()
@@ -105,6 +102,43 @@ class Errand:
     def token(self) -> str:
         """The run's id."""
         return self.inbound.token
+
+    def keys(self, task_id: str) -> list[str]:
+        """Return where to look: the line of the run, and that of the task alone."""
+        return [] if self.key is None else [self.key, task_key(self.key, task_id)]
+
+
+def task_key(key: str, task_id: str) -> str:
+    """Return where a line stands on one task: a part of its run may stop alone."""
+    return f"{key}{OF_A_TASK}{task_id}"
+
+
+def task_line(run: Run, task_id: str) -> tuple[str, str, float] | None:
+    """Return key, text and lifetime of what is to be said of a task that is revoked.
+
+    Returns:
+        None where the line of the whole run says it.
+    """
+    abandonment = run.token.abandonment
+    key, elsewhere = key_of(run)
+    if abandonment is None or (run.parent is None and not elsewhere):
+        return None
+    clock = run.clock
+    post = board.Post(task_key(key, task_id), math.inf, clock.monotonic(), clock.wall())
+    at, cause = abandonment.at, abandonment.cause
+    notice = Notice(run.id, Outcome.ABANDONED, cause, at, clock)
+    text = post.closed(notice, clock.wall())
+    return post.key, text, post.lifetime(clock.monotonic())
+
+
+def verdict(lines: Sequence[Line | None]) -> Line | None:
+    """Return what the lines on a run and on its task come to."""
+    if not lines:
+        return None
+    of_run, of_task = lines
+    if of_task is None or of_task.cause is None:
+        return of_run
+    return replace(of_task, left=None if of_run is None else of_run.left)
 
 
 def read(get: Callable[[str], object]) -> Errand | None:
@@ -198,132 +232,3 @@ def told(run: Run, line: Line) -> None:
         run.cancel(line.cause, "told by the process that sent it", at=at)
     elif line.outcome == board.DELIVERED:
         run.deliver()
-
-
-class Ties:
-    """The tasks that live runs have sent, and may still be revoked. Thread-safe.
-
-    Args:
-        revoke: ``revoke(run, ids)`` when a run is abandoned that hangup stops. Called
-            once per run, outside locks; must not block.
-    """
-
-    def __init__(self, revoke: Callable[[Run, list[str]], None]) -> None:
-        self._revoke = revoke
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget everything, as a forked child must."""
-        self._lock = threading.Lock()
-        self._sent: weakref.WeakKeyDictionary[Run, OrderedDict[str, None]] = (
-            weakref.WeakKeyDictionary()
-        )
-
-    def add(self, run: Run, task_id: str) -> None:
-        """Tie a task to a run and the runs around it; of each the latest 10,000."""
-        around: Run | None = run
-        while around is not None:
-            with self._lock:
-                known = around in self._sent
-                sent = self._sent.setdefault(around, OrderedDict())
-                sent[task_id] = None
-                if len(sent) > _MOST_TIED:
-                    sent.popitem(last=False)
-            if not known:
-                around.on_abandon(self._abandoned)
-            around = around.parent
-
-    def done(self, run: Run, task_id: str) -> None:
-        """Note that the result of a task is there: nothing is left to revoke."""
-        around: Run | None = run
-        while around is not None:
-            with self._lock:
-                sent = self._sent.get(around)
-                if sent is not None:
-                    sent.pop(task_id, None)
-            around = around.parent
-
-    def _abandoned(self, run: Run) -> None:
-        with self._lock:
-            sent = list(self._sent.pop(run, ()))
-        if sent and (run.mode.refuses or run.cause is Cause.KILLED):
-            self._revoke(run, sent)
-
-
-class Watched:
-    """The tied runs of a worker process whose fate is to be looked up. Thread-safe.
-
-    A run is watched while its task is done, and then for as long as its books are held
-    open.
-    """
-
-    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._clock = clock
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget everything, as a forked child must."""
-        self._lock = threading.Lock()
-        self._runs: OrderedDict[str, tuple[weakref.WeakSet[Run], float]] = OrderedDict()
-
-    def add(self, run: Run, key: str) -> None:
-        """Watch a run."""
-        with self._lock:
-            runs, until = self._runs.pop(key, (weakref.WeakSet(), 0.0))
-            runs.add(run)
-            self._runs[key] = (runs, until)
-            if len(self._runs) > _MOST_WATCHED:
-                self._runs.popitem(last=False)
-
-    def left(self, run: Run, key: str) -> None:
-        """Note that the scope of a run was left; its books may still be open."""
-        with self._lock:
-            found = self._runs.get(key)
-            if found is None:
-                return
-            runs, until = found
-            runs.discard(run)
-            if run.delivered_at is not None:
-                until = max(
-                    until, self._clock.monotonic() + settlement.hold_seconds(run)
-                )
-            if runs or until:
-                self._runs[key] = (runs, until)
-            else:
-                del self._runs[key]
-
-    @property
-    def pause(self) -> float:
-        """Seconds until the next look: soon where tasks run, not so for open books."""
-        with self._lock:
-            runs = any(len(runs) for runs, _ in self._runs.values())
-        return _SOON if runs else _NOT_SO_SOON
-
-    def due(self) -> list[str]:
-        """Return what to look up now: at most 500 keys, those seen last at the end."""
-        now = self._clock.monotonic()
-        with self._lock:
-            for key in [k for k, (runs, until) in self._runs.items() if not runs]:
-                if self._runs[key][1] <= now:
-                    del self._runs[key]
-            keys = list(self._runs)[:_MOST_READ]
-            for key in keys:
-                self._runs.move_to_end(key)
-        return keys
-
-    def apply(self, key: str, line: Line | None) -> None:
-        """Act on what stands under ``key``."""
-        if line is None or line.outcome == board.OPEN:
-            return
-        with self._lock:
-            runs, _ = self._runs.pop(key, ((), 0.0))
-            alive = list(runs)
-        for run in alive:
-            told(run, line)
-        notice = {
-            "token": key.partition("-")[0],
-            "outcome": line.outcome,
-            "cause": "none" if line.cause is None else line.cause.value,
-            "ago_ms": round(line.ago * 1000),
-        }
-        settlement.receive([notice])
