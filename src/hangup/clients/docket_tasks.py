@@ -160,6 +160,11 @@ async def _do(
     """
     keys = errand.keys(key)
     line = errands.verdict(await look(docket, keys))
+    for _ in range(errands.LOOKS):
+        if not errands.in_doubt(errand, line):
+            break
+        await asyncio.sleep(errands.AGAIN)
+        line = errands.verdict(await look(docket, keys))
     if errands.is_over(line):
         return await body()
     try:

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 BOARD_HEADER: Final = "hangup-board"
 """Beside ``wire.HEADER``: where the sender keeps a line on the run."""
 
+LOOKS: Final = 4
+AGAIN: Final = 0.25
+
 KIND: Final = "other"
 """The call kind of a task that wants to begin."""
 
@@ -176,6 +179,15 @@ def left_of(errand: Errand, line: Line | None, clock: Clock = SYSTEM_CLOCK) -> f
     ahead = wire.skew_of(errand.inbound, clock)
     waited = 0.0 if ahead is None else max(0.0, -ahead)
     return min(most, left - waited)
+
+
+def in_doubt(errand: Errand, line: Line | None, clock: Clock = SYSTEM_CLOCK) -> bool:
+    """Whether only a wall clock says that the time is up, and a line may still come.
+
+    It is written while the message is on its way. Look again ``LOOKS`` times, ``AGAIN``
+    seconds apart, before the task is refused.
+    """
+    return errand.key is not None and line is None and left_of(errand, None, clock) <= 0
 
 
 def is_over(line: Line | None) -> bool:

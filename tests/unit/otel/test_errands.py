@@ -126,6 +126,16 @@ def test_a_task_without_a_deadline_has_the_most_that_is_accepted() -> None:
     assert errands.left_of(errand, line, clock) == 50
 
 
+def test_a_wall_clock_alone_is_in_doubt_for_as_long_as_a_line_may_come() -> None:
+    clock = FakeClock()
+    errand = an_errand(clock)
+    assert not errands.in_doubt(errand, None, clock)
+    clock.set_wall(clock.wall() + 120.0)
+    assert errands.in_doubt(errand, None, clock)
+    assert not errands.in_doubt(errand, Line(board.OPEN, left=6.0), clock)
+    assert not errands.in_doubt(Errand(errand.inbound, None), None, clock)
+
+
 # How it begins
 
 
