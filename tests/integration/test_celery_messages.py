@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from celery import Celery  # type: ignore[import-untyped]
 from opentelemetry import baggage, context
 from opentelemetry.instrumentation.celery import CeleryInstrumentor
 from redis import Redis as Client
@@ -70,4 +72,19 @@ def test_a_message_carries_the_run_once_or_not_at_all(spans: bool) -> None:  # n
         assert [one.get("mine") for one in found].count("1") == 1
         for one in found:
             assert ("user=" in one.get("baggage", "")) is spans
+        agent.app.close()
+
+
+def test_uninstalled_nothing_is_carried_and_celery_is_as_it_was() -> None:
+    with directory() as place, Redis(place) as redis:
+        client: Any = Client(unix_socket_path=str(redis.socket))
+        agent.connect(f"redis+socket://{redis.socket}")
+        for installed in (True, False):
+            with instrumented() if installed else contextlib.nullcontext():
+                with hangup.run(30):
+                    agent.ask.apply_async(("m",), queue="nobody")
+                wrapped = hasattr(Celery.send_task, "__wrapped__")
+                assert wrapped is installed
+        found = [json.loads(one)["headers"] for one in client.lrange("nobody", 0, -1)]
+        assert [_carries(one) for one in reversed(found)] == [True, False]
         agent.app.close()
