@@ -102,9 +102,8 @@ def _tell(origin: str, notice: Notice) -> None:
         return
     if joined and notice.cause is not None and notice.cause.value == "failed":
         return  # of this process alone: whoever opened the run may try again
-    clock = notice.clock
-    text = post.closed(notice, clock.wall())
-    later(board_of(app).write, post.key, text, post.lifetime(clock.monotonic()))
+    text = post.closed(notice, notice.clock.wall())
+    later(board_of(app).write, post, text)
 
 
 def _keep_line(app: Any, run: Run) -> None:
@@ -118,7 +117,7 @@ def _keep_line(app: Any, run: Run) -> None:
     _sender.posts[key] = (app, post, run.root.joined)
     if len(_sender.posts) > _MOST_POSTS:
         _sender.posts.popitem(last=False)
-    later(board_of(app).write, key, post.opened(), post.lifetime(clock.monotonic()))
+    later(board_of(app).write, post, post.opened())
     settlement.remember(run, f"{_SCHEME}:{key}")
 
 

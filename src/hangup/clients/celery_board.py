@@ -22,7 +22,7 @@ from hangup.otel.once import warn_once
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hangup.otel.board import Line
+    from hangup.otel.board import Line, Post
 
 _STATE: Final = "HANGUP"
 _CAPACITY: Final = 10_000
@@ -60,11 +60,11 @@ class Board:
             return [None for _ in keys]
         return [_read_result(backend, key) for key in keys]
 
-    def write(self, key: str, text: str, lifetime: float) -> None:
-        """Put ``text`` under ``key`` for so many seconds."""
-        backend = self._backend
+    def write(self, post: Post, text: str) -> None:
+        """Put ``text`` where the post stands, for as long as it is to be kept."""
+        key, backend = post.key, self._backend
         if _is(backend, "RedisBackend"):
-            milliseconds = round(lifetime * 1000)
+            milliseconds = round(post.lifetime(time.monotonic()) * 1000)
             backend.client.set(_name(backend, key), text, px=milliseconds)
         elif backend is not None and not _is(backend, *_KEEPS_NOTHING):
             backend.store_result(f"hangup-{key}", text, _STATE)

@@ -122,17 +122,15 @@ def _revoke(run: Run, ids: list[str]) -> None:
         if found is not None:
             docket, clerk = found
             if (line := errands.task_line(run, one)) is not None:
-                clerk.submit(functools.partial(_put, docket, *line))
+                clerk.submit(functools.partial(_write, docket, *line))
             clerk.submit(functools.partial(docket.cancel, one))
 
 
 async def _write(docket: Any, post: Post, text: str) -> None:
-    await _put(docket, post.key, text, post.lifetime(time.monotonic()))
-
-
-async def _put(docket: Any, key: str, text: str, lifetime: float) -> None:
     async with docket.redis() as redis:
-        await redis.set(board_name(docket, key), text, px=round(lifetime * 1000))
+        left = post.lifetime(time.monotonic())  # now: what waited, waited in vain
+        name = board_name(docket, post.key)
+        await redis.set(name, text, px=round(left * 1000))
 
 
 def _tell(origin: str, notice: Notice) -> None:

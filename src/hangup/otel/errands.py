@@ -31,6 +31,7 @@ from hangup.core.current import position
 from hangup.core.deadline import Deadline
 from hangup.core.scope import RunScope
 from hangup.otel import board, wire
+from hangup.otel.board import Post
 from hangup.otel.notices import Notice, Outcome
 from hangup.otel.propagator import outgoing
 
@@ -116,8 +117,8 @@ def task_key(key: str, task_id: str) -> str:
     return f"{key}{OF_A_TASK}{task_id}"
 
 
-def task_line(run: Run, task_id: str) -> tuple[str, str, float] | None:
-    """Return key, text and lifetime of what is to be said of a task that is revoked.
+def task_line(run: Run, task_id: str) -> tuple[Post, str] | None:
+    """Return the line, and its text, on a task that is revoked alone.
 
     Returns:
         None where the line of the whole run says it.
@@ -127,11 +128,10 @@ def task_line(run: Run, task_id: str) -> tuple[str, str, float] | None:
     if abandonment is None or (run.parent is None and not elsewhere):
         return None
     clock = run.clock
-    post = board.Post(task_key(key, task_id), math.inf, clock.monotonic(), clock.wall())
+    post = Post(task_key(key, task_id), math.inf, clock.monotonic(), clock.wall())
     at, cause = abandonment.at, abandonment.cause
     notice = Notice(run.id, Outcome.ABANDONED, cause, at, clock)
-    text = post.closed(notice, clock.wall())
-    return post.key, text, post.lifetime(clock.monotonic())
+    return post, post.closed(notice, clock.wall())
 
 
 def verdict(lines: Sequence[Line | None]) -> Line | None:

@@ -228,9 +228,9 @@ def test_the_stop_of_a_part_of_a_run_is_said_of_its_tasks_alone() -> None:
         run.cancel("killed")
         assert errands.task_line(run, "7") is None  # the line of the run says it
     assert said is not None
-    key, text, lifetime = said
-    assert key == errands.task_key(errands.key_of(run)[0], "7")
-    line = board.read(text, lifetime, clock.wall())
+    post, text = said
+    assert post.key == errands.task_key(errands.key_of(run)[0], "7")
+    line = board.read(text, post.lifetime(clock.monotonic()), clock.wall())
     assert line is not None
     assert line.cause is Cause.SUPERSEDED
     assert line.ago == pytest.approx(1.0, abs=0.01)
