@@ -44,7 +44,7 @@ _SPANS: Any = CeleryInstrumentor
 POOLS = ("solo", "prefork")
 IN_TIME = 2.5
 """Seconds after T0, on a busy machine; the answers would take twenty."""
-NOTICED = 16
+NOTICED = 30
 """Tokens: what another process, on a busy machine, has not read yet."""
 MODEST = Script(tokens=60, input_tokens=20, rate=30, first_token=0.05, jitter=0)
 """An answer that takes two seconds."""
@@ -249,6 +249,26 @@ def _wait_for(sent: Any, state: str) -> None:
     while sent.state != state and time.monotonic() < until:
         time.sleep(0.05)
     assert sent.state == state
+
+
+def test_a_task_with_a_name_of_its_own_is_stopped_and_its_name_goes_on(
+    bench: Bench,
+) -> None:
+    """Celery would refuse every later task of that name, were it revoked."""
+
+    def case(queue: str) -> None:
+        model = bench.model.script(f"named-{queue}", LONG, SHORT)
+        name = f"sync-{queue}"
+        with pytest.raises(hangup.RunCancelled), stopping(bench, model) as (_, moment):
+            agent.ask.apply_async((model,), queue=queue, task_id=name).get()
+        bench.model.closed(model)
+        assert bench.model.late(model, moment[0]) < IN_TIME
+        agent.ask.AsyncResult(name).forget()
+        with hangup.run(30):
+            again = agent.ask.apply_async((model,), queue=queue, task_id=name)
+            assert again.get()
+
+    at_once(case)
 
 
 def test_the_stop_of_a_part_of_a_run_stops_the_tasks_of_that_part(

@@ -14,7 +14,8 @@ Nothing is to be done for it but ``hangup.instrument()`` on both sides, or
   code that makes no calls runs on until it makes one;
 - when the run stops, the task is revoked (``app.control.revoke``), without terminating
   anything, and marked so in the result backend: whoever waits for it is woken. (In
-  ``refuse`` mode what has begun goes on: it is revoked, but not marked.)
+  ``refuse`` mode what has begun goes on: it is revoked, but not marked.) Not so a task
+  with an id of your own, which may stand for others too: it stops by the board.
 
 ``AsyncResult.get`` waits no longer than the run has time. A retry carries the run too,
 and so do the next steps of a chain. With the rpc backend there is no board: such
@@ -88,6 +89,7 @@ def _revoke(run: Run, ids: list[str]) -> None:
 
 
 def _revoke_now(app: Any, ids: list[str], reason: str, cuts: bool) -> None:  # noqa: FBT001
+    ids = [one for one in ids if errands.is_own(one)]
     app.control.revoke(ids)
     for one in ids if cuts else ():
         result = app.AsyncResult(one)

@@ -10,7 +10,8 @@ Nothing is to be done for it but ``hangup.instrument()`` on both sides, or
 - while it runs it is cut as any task of a run is, and ends as ``CANCELLED`` too, so
   that a ``Retry`` does not bring it back;
 - when an enforced run stops, its tasks are cancelled (``docket.cancel``), wherever they
-  are. In ``refuse`` they are not begun, and what runs goes on.
+  are; but for those with a key of your own, which may be another's task by now: they
+  stop by the board. In ``refuse`` none is begun, and what runs goes on.
 
 Who waits in ``get_result`` is stopped by the run itself. A retry carries the run too.
 The line on the run (see :mod:`hangup.otel.board`) is in docket's own Redis. What stops
@@ -123,7 +124,8 @@ def _revoke(run: Run, ids: list[str]) -> None:
             docket, clerk = found
             if (line := errands.task_line(run, one)) is not None:
                 clerk.submit(functools.partial(_write, docket, *line))
-            clerk.submit(functools.partial(docket.cancel, one))
+            if errands.is_own(one):
+                clerk.submit(functools.partial(docket.cancel, one))
 
 
 async def _write(docket: Any, post: Post, text: str) -> None:

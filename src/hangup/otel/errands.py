@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 import threading
+import uuid
 import weakref
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -132,6 +133,18 @@ def task_line(run: Run, task_id: str) -> tuple[Post, str] | None:
     at, cause = abandonment.at, abandonment.cause
     notice = Notice(run.id, Outcome.ABANDONED, cause, at, clock)
     return post, post.closed(notice, clock.wall())
+
+
+def is_own(task_id: str) -> bool:
+    """Whether a task's id is of this one task: made by the library, a UUID.
+
+    A name that somebody gave may be another's by now, or stand for the next one too.
+    Such a task is not revoked: the board stops it.
+    """
+    try:
+        return uuid.UUID(task_id) is not None
+    except ValueError:
+        return False
 
 
 def verdict(lines: Sequence[Line | None]) -> Line | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -234,6 +235,13 @@ def test_the_stop_of_a_part_of_a_run_is_said_of_its_tasks_alone() -> None:
     assert line is not None
     assert line.cause is Cause.SUPERSEDED
     assert line.ago == pytest.approx(1.0, abs=0.01)
+
+
+def test_only_an_id_that_a_library_made_is_of_one_task_alone() -> None:
+    assert errands.is_own("0190b6a6-9e1c-7a2e-8c3d-0123456789ab")
+    assert errands.is_own(str(uuid.uuid4()))
+    for given in ("", "user-7", "sync", "7"):
+        assert not errands.is_own(given)
 
 
 def test_the_line_of_the_task_goes_before_that_of_its_run() -> None:
