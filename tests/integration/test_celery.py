@@ -20,9 +20,9 @@ from opentelemetry.instrumentation.celery import CeleryInstrumentor
 from support import celery_agent as agent
 from support.celery_bench import Bench
 from support.modelthread import ModelThread
+from support.queue_workers import working
 from support.rig import LONG, SHORT, traced
 from support.stores import Redis, directory
-from support.workers import working
 
 import hangup
 from hangup.demo.brain import Script

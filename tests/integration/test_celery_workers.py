@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support import celery_agent as agent
 from support.modelthread import ModelThread
+from support.queue_workers import celery_worker, working
 from support.rig import LONG, SHORT, traced
 from support.stores import Redis, directory
-from support.workers import celery_worker, working
 
 import hangup
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from support.workers import Worker
+    from support.queue_workers import Worker
 
 pytestmark = [
     pytest.mark.timeout(300),

@@ -15,9 +15,9 @@ import pytest
 from docket.execution import ExecutionCancelled
 from redis import Redis as Client
 from support.docket_agent import again, ask, calm, docket, first
+from support.queue_workers import docket_worker, working
 from support.rig import LONG, SHORT, traced
 from support.stores import Redis, directory
-from support.workers import docket_worker, working
 
 import hangup
 from hangup.demo.brain import Script
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from docket import Docket
+    from support.queue_workers import Worker
     from support.telemetry import Telemetry
-    from support.workers import Worker
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from redis import Redis as Client
-from support.workers import Worker, celery_worker
+from support.queue_workers import Worker, celery_worker
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -94,7 +94,7 @@ async def serving(  # noqa: PLR0913  keywords
     books = directory / "books"
     books.mkdir()
     log = directory / "log"
-    port = free_port()
+    port = _free_port()
     path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     with log.open("wb") as out:
         process = subprocess.Popen(  # noqa: ASYNC220, S603  our own interpreter
@@ -123,8 +123,7 @@ async def serving(  # noqa: PLR0913  keywords
                 process.wait()
 
 
-def free_port() -> int:
-    """Return a port of loopback that nobody listens on."""
+def _free_port() -> int:
     # Not every server takes a socket that listens already.
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port: int = sock.getsockname()[1]

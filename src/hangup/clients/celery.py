@@ -271,7 +271,6 @@ _mending: Final = Mending(
     ("celery.app.base", "Celery", "send_task", _send_task),
     ("celery.result", "AsyncResult", "get", _get),
     ("celery.result", "ResultSet", "get", _get),
-    *celery_tasks.WANTED,
 )
 
 
@@ -280,14 +279,14 @@ def install() -> None:
 
     In a worker: before it starts, or in ``worker_process_init``.
     """
-    settlement.set_carrier(_SCHEME, _tell)
+    settlement.set_transport(_tell, _SCHEME)
     _mending.install()
     celery_tasks.install()
 
 
 def uninstall() -> None:
     """Take it back, after a second at most for what is to be said. Idempotent."""
-    settlement.set_carrier(_SCHEME, None)
+    settlement.set_transport(None, _SCHEME)
     celery_tasks.uninstall()
     _mending.uninstall()
     clerk.flush(_AT_EXIT)

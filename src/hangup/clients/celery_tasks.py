@@ -12,6 +12,8 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
+from wrapt import register_post_import_hook
+
 from hangup import config
 from hangup.clients.celery_board import look
 from hangup.core.guard import guarded
@@ -22,7 +24,6 @@ from hangup.otel.ties import Watched
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from hangup.clients.patch import Patch
     from hangup.core.run import Run
     from hangup.otel.errands import Errand
 
@@ -35,21 +36,31 @@ _logger = logging.getLogger("hangup")
 
 class _State:
     active = False
+    hooked = False
 
 
 # Tying the body of every task
 
 
-def _build_tracer(original: Any, patch: Patch) -> Callable[..., Any]:
-    """Wrap what prepares a task for a worker: it asks for the body once, here."""
+def _mend(module: Any) -> None:
+    """Wrap what prepares a task for a worker: it asks for the body once, there."""
+    original = module.build_tracer
+    if hasattr(original, _MARK):
+        return
 
     @functools.wraps(original)
     def build_tracer(name: str, task: Any, *args: Any, **kwargs: Any) -> Any:
-        if patch.active:
+        if _State.active:
             guarded(_wrap, task)
         return original(name, task, *args, **kwargs)
 
-    return build_tracer
+    setattr(build_tracer, _MARK, original)
+    module.build_tracer = build_tracer
+
+
+def _imported(module: Any) -> None:
+    if _State.active:
+        guarded(_mend, module)
 
 
 def _wrap(task: Any) -> None:
@@ -218,15 +229,20 @@ def _watched(app: Any, run: Run, keys: Sequence[str]) -> Iterator[None]:
 
 # Installing
 
-WANTED: Final = (
-    (_TRACE, "", "build_tracer", _build_tracer),
-    ("celery.worker.consumer.consumer", "", "build_tracer", _build_tracer),
-)
+_PREPARING: Final = (_TRACE, "celery.worker.consumer.consumer")
+"""Where the function is, and who has it from there by its name."""
 
 
 def install() -> None:
     """Tie what is done from now on; a worker that has begun is prepared anew."""
     _State.active = True
+    if not _State.hooked:
+        _State.hooked = True
+        for name in _PREPARING:
+            register_post_import_hook(_imported, name)
+    for name in _PREPARING:
+        if name in sys.modules:
+            guarded(_mend, sys.modules[name])
     trace = sys.modules.get(_TRACE)
     if trace is None:
         return
@@ -242,3 +258,7 @@ def install() -> None:
 def uninstall() -> None:
     """Do every task as it is written again. Idempotent."""
     _State.active = False
+    for name in _PREPARING:
+        original = getattr(sys.modules.get(name), "build_tracer", None)
+        if (inner := getattr(original, _MARK, None)) is not None:
+            sys.modules[name].__dict__["build_tracer"] = inner

@@ -226,11 +226,11 @@ _mending: Final = Mending(
 
 def install() -> None:
     """Mend docket if it is imported, else when it is. Idempotent."""
-    settlement.set_carrier(_SCHEME, _tell)
+    settlement.set_transport(_tell, _SCHEME)
     _mending.install()
 
 
 def uninstall() -> None:
     """Take it back. Idempotent."""
-    settlement.set_carrier(_SCHEME, None)
+    settlement.set_transport(None, _SCHEME)
     _mending.uninstall()

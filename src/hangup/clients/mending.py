@@ -24,9 +24,8 @@ class Mending:
     version of its library does not have is passed over. Not thread-safe.
 
     Args:
-        wanted: For each patch the module, the class ("": the module itself), the
-            method, and what makes the wrapper (see
-            :class:`~hangup.clients.patch.Patch`).
+        wanted: For each patch the module, the class, the method, and what makes the
+            wrapper (see :class:`~hangup.clients.patch.Patch`).
     """
 
     def __init__(self, *wanted: Wanted) -> None:
@@ -56,9 +55,7 @@ class Mending:
 
     def _mend(self, module: ModuleType) -> None:
         for name, cls, method, make in self._wanted:
-            if name != module.__name__:
-                continue
-            owner = getattr(module, cls, None) if cls else module
+            owner = getattr(module, cls, None) if name == module.__name__ else None
             if owner is None or not hasattr(owner, method):
                 continue
             patch = Patch(owner, method, make)

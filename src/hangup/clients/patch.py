@@ -20,13 +20,13 @@ class Patch:
     themselves out again (by the outermost wrapper) still finds itself.
 
     Args:
-        owner: The class, or a module.
-        name: The method, which may be inherited, or the function.
+        owner: The class.
+        name: The method, which may be inherited.
         make: Makes the wrapper from the original. The wrapper must ask ``active`` and
             hand the call through where it is false: another wrapper may keep ours.
     """
 
-    def __init__(self, owner: Any, name: str, make: Make) -> None:
+    def __init__(self, owner: type, name: str, make: Make) -> None:
         self.active = False
         self._owner = owner
         self._name = name
@@ -79,7 +79,7 @@ class Patch:
         return False
 
     def _present(self) -> Any:
-        for base in getattr(self._owner, "__mro__", (self._owner,)):
+        for base in self._owner.__mro__:
             if self._name in vars(base):
                 return vars(base)[self._name]
         raise AttributeError(self._name)

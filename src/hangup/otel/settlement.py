@@ -80,7 +80,8 @@ class Settlement(registry.RunObserver):
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.transport: Transport | None = None
-        self.carriers: dict[str, Transport] = {}
+        # For origins that are no URLs: what goes before their colon.
+        self.transports: dict[str, Transport] = {}
         self._clock = clock
         self.reset()
 
@@ -278,7 +279,7 @@ class Settlement(registry.RunObserver):
         notice = Notice(run.id, outcome, cause, at, run.clock)
         for origin in origins:
             scheme = origin.partition(":")[0]
-            transport = self.carriers.get(scheme, self.transport)
+            transport = self.transports.get(scheme, self.transport)
             if transport is not None:
                 guarded(transport, origin, notice)
 
@@ -337,14 +338,17 @@ def observer() -> Settlement:
     return _settlement
 
 
-def set_transport(transport: Transport | None) -> None:
-    """Register what sends the notices; None drops them."""
-    _settlement.transport = transport
+def set_transport(transport: Transport | None, scheme: str | None = None) -> None:
+    """Register what sends the notices; None drops them.
 
-
-def set_carrier(scheme: str, carrier: Transport | None) -> None:
-    """Register what takes the notices for origins ``scheme:...``; None: nothing."""
-    if carrier is None:
-        _settlement.carriers.pop(scheme, None)
+    Args:
+        transport: Takes them.
+        scheme: Of the origins it is for, those that have no transport of their own if
+            None.
+    """
+    if scheme is None:
+        _settlement.transport = transport
+    elif transport is None:
+        _settlement.transports.pop(scheme, None)
     else:
-        _settlement.carriers[scheme] = carrier
+        _settlement.transports[scheme] = transport
