@@ -25,6 +25,7 @@ _ADAPTERS: Final = (
     "hangup.clients.langchain",
     "hangup.clients.langgraph",
     "hangup.clients.openai_agents",
+    "hangup.clients.mcp",
 )
 
 

@@ -131,7 +131,9 @@ class Guard:
             # Most spans are no calls and have none of these: one step says so.
             if attributes and not deciding.isdisjoint(attributes):
                 call_kind = kind_of(attributes)
-                if call_kind is not None:
+                if call_kind is not None and not (
+                    kind is _SERVER and _is_the_callers(call_kind, context)
+                ):
                     try:
                         refusal = open_call(span, call_kind, context, kind, attributes)
                     except Exception as error:  # noqa: BLE001  any fault of ours
@@ -297,6 +299,15 @@ class Guard:
             return False
         span.set_attribute(names.CAUSE, cause)
         return cause != Cause.DEADLINE
+
+
+def _is_the_callers(call_kind: str, context: Context | None) -> bool:
+    """Whether a tool is called here by another process, which counts the call itself.
+
+    Where the caller knows nothing of hangup, this is the one that is counted.
+    """
+    here = position_in(context) if call_kind == calls.TOOL else None
+    return here is not None and here.run is not None and here.run.root.joined
 
 
 def _stop_in(error: BaseException) -> str | None:

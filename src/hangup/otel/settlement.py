@@ -80,6 +80,8 @@ class Settlement(registry.RunObserver):
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.transport: Transport | None = None
+        # For origins that are no URLs: what goes before their colon.
+        self.transports: dict[str, Transport] = {}
         self._clock = clock
         self.reset()
 
@@ -272,11 +274,14 @@ class Settlement(registry.RunObserver):
     def _tell(self, run: Run, outcome: Outcome, cause: Cause | None, at: float) -> None:
         with self._lock:
             origins = self._origins.pop(run, None)
-        if not origins or self.transport is None:
+        if not origins:
             return
         notice = Notice(run.id, outcome, cause, at, run.clock)
         for origin in origins:
-            guarded(self.transport, origin, notice)
+            scheme = origin.partition(":")[0]
+            transport = self.transports.get(scheme, self.transport)
+            if transport is not None:
+                guarded(transport, origin, notice)
 
     def _waits(self, run: Run) -> bool:
         with self._lock:
@@ -332,6 +337,17 @@ def observer() -> Settlement:
     return _settlement
 
 
-def set_transport(transport: Transport | None) -> None:
-    """Register what sends the notices; None drops them."""
-    _settlement.transport = transport
+def set_transport(transport: Transport | None, scheme: str | None = None) -> None:
+    """Register what sends the notices; None drops them.
+
+    Args:
+        transport: Takes them.
+        scheme: Of the origins it is for, those that have no transport of their own if
+            None.
+    """
+    if scheme is None:
+        _settlement.transport = transport
+    elif transport is None:
+        _settlement.transports.pop(scheme, None)
+    else:
+        _settlement.transports[scheme] = transport
