@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from openai import AsyncOpenAI
+from opentelemetry import trace
 from opentelemetry.instrumentation.genai.openai import OpenAIInstrumentor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
@@ -39,6 +40,7 @@ class Kin:
         # Before anybody asks: the clock that the propagator and the codec ask.
         setattr(SystemClock, "wall", staticmethod(lambda: time.time() + skew))  # noqa: B010
         tracers = TracerProvider(shutdown_on_exit=False)
+        trace.set_tracer_provider(tracers)  # the SDK of MCP makes its spans there
         hangup.instrument(tracer_provider=tracers, meter_provider=writing(), **settings)
         OpenAIInstrumentor().instrument(
             tracer_provider=tracers,

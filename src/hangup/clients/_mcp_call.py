@@ -13,9 +13,9 @@ from hangup.core.cause import Cause
 from hangup.core.current import position
 from hangup.core.guard import guarded
 from hangup.core.irreversible import see_through
+from hangup.core.tree import current_task
 from hangup.otel import calls, mcpwire, settlement
 from hangup.otel.call import least_time
-from hangup.otel.instrumentor import HangupInstrumentor
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -30,6 +30,20 @@ _MARGIN: Final = 0.1
 # The server counts what is left from when the request has come to it, in whole
 # milliseconds: it may say that the time is up a moment before it is.
 _ABOUT_NOW: Final = 0.5
+
+
+def refusal_of(run: Run, method: str) -> BaseException | None:
+    """Return what to raise instead of sending a request, None to send it.
+
+    The span of a call is asked for when it starts. Here it is asked for again, where it
+    is sent: there may be no span of ours around it.
+    """
+    if method != mcpwire.TOOLS_CALL:
+        return None
+    if run.work.tree.calling(current_task()):
+        return stop_here(run)  # counted when the call began
+    least = least_time(run.settings.needs, calls.TOOL, None)
+    return admit(run, calls.TOOL, least)
 
 
 class ToolCall:
@@ -58,7 +72,7 @@ class ToolCall:
             limit: The one it was given.
 
         Raises:
-            Stop: The run must not go on: nothing was sent, or the answer is no answer.
+            Stop: The run must not go on: it was not sent, or ended in an error.
         """
         if self._protected and self._run.mode.refuses:
             import anyio  # noqa: PLC0415  there where the SDK is
@@ -67,17 +81,7 @@ class ToolCall:
             # Or a cancelled group of anyio would repeat itself at every turn.
             with anyio.CancelScope(shield=True):
                 return await see_through(self._run, partial(self._sent, send, limit))
-        refusal = guarded(self._refusal)
-        if refusal is not None:
-            raise refusal
         return await self._sent(send, limit)
-
-    def _refusal(self) -> BaseException | None:
-        # With instrumentation it is the span around the call that is refused.
-        if self._tool is None or HangupInstrumentor().is_instrumented_by_opentelemetry:
-            return None
-        least = least_time(self._run.settings.needs, calls.TOOL, None)
-        return admit(self._run, calls.TOOL, least)
 
     async def _sent(self, send: Send, limit: float | None) -> Any:
         try:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hangup import config
 from hangup.clients import _mcp_settle
-from hangup.clients._mcp_call import ToolCall
+from hangup.clients._mcp_call import ToolCall, refusal_of
 from hangup.clients.mending import Mending
 from hangup.core.current import Position, enter
 from hangup.core.guard import guarded
@@ -112,23 +112,30 @@ def _messages(original: Any, patch: Patch) -> Callable[..., Any]:
     @functools.wraps(original)
     async def write(self: Any, message: Any, *args: Any, **kwargs: Any) -> Any:
         if patch.active and hasattr(message, "id") and hasattr(message, "method"):
-            guarded(_carry, message)
+            refusal = guarded(_refusal_or_carry, message)
+            if refusal is not None:
+                raise refusal
         return await original(self, message, *args, **kwargs)
 
     return write
 
 
-def _carry(request: Any) -> None:
-    """See that a request carries the run where no propagator has seen to it.
+def _refusal_or_carry(request: Any) -> BaseException | None:
+    """Refuse a request, or see that it carries the run.
 
-    Without an SDK of OpenTelemetry there is no span that says it is MCP.
+    A propagator has seen to that, but where there is no span that says it is MCP:
+    without an SDK of OpenTelemetry.
     """
     run = run_in()
-    if run is None or wire.HEADER in mcpwire.meta_of(request.params):
-        return
+    if run is None:
+        return None
+    refusal = refusal_of(run, request.method)
+    if refusal is not None or wire.HEADER in mcpwire.meta_of(request.params):
+        return refusal
     meta = {**mcpwire.meta_of(request.params)}
     meta[wire.HEADER] = wire.encode_header(outgoing(run))
     request.params = {**(request.params or {}), mcpwire.META: meta}
+    return None
 
 
 def _posts(original: Any, patch: Patch) -> Callable[..., Any]:
