@@ -207,9 +207,9 @@ def test_three_processes_over_mcp_have_one_deadline_one_stop_and_one_bill(
             # What is done for the first time takes its time, and the others have none.
             await asyncio.gather(kin.answered("warm"), kin.answered("warm-legacy"))
             # First all that is about time: to read the books takes some.
-            observed, *_ = await asyncio.gather(
+            observed, _ = await asyncio.gather(
                 kin.goes_on("parent-observes"),
-                *map(kin.deadline, DEADLINES, (0.0, 0.6, 1.2)),
+                asyncio.gather(*map(kin.deadline, DEADLINES, (0.0, 0.6, 1.2))),
             )
             left = {"parent-observes": observed}
             for scenario in ("walk", "walk-legacy", "child-observes"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mcp import Client, ClientSession
 from mcp.client.streamable_http import streamable_http_client
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 kin = Kin("parent")
 clients: dict[str, Client | ClientSession] = {}
 
-SCENARIOS = {
+SCENARIOS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "warm": ("modern", "research", {}),
     "warm-legacy": ("legacy", "research", {}),
     "walk": ("modern", "research", {}),

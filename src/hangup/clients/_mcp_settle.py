@@ -2,8 +2,9 @@
 
 A notice is a request of its own, ``hangup/settle``: a notification would be dropped by
 servers of the 2026 protocol over HTTP. It goes only to servers that have said they hold
-a run, is sent on the session's event loop, and is given up where the session has ended:
-the other side's hold expires then.
+a run, and is sent on the session's event loop. A session that is closed waits for it a
+moment: the SDK's HTTP transport fails where an answer comes after that. Later ones are
+given up, and the other side's hold expires.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _SCHEME: Final = "mcp-session"
 _CAPACITY: Final = 10_000
 _TIMEOUT: Final = 2.0
+_AT_CLOSE: Final = 1.0
 _numbers = itertools.count(1)
 
 
@@ -44,16 +46,31 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[Notice] = deque(maxlen=_CAPACITY)
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
 
     def tell(self, notice: Notice) -> None:
         """Queue a notice. Never blocks, never raises."""
+        if self._closed:
+            return
         self._queue.append(notice)
         with contextlib.suppress(RuntimeError):  # closed, and with it the session
             # An empty context: this is nobody's work.
             self._loop.call_soon_threadsafe(self._begin, context=Context())
 
+    async def close(self) -> None:
+        """Send what is queued, for at most a moment, and nothing more after it."""
+        task = self._task
+        if task is not None and not task.done():
+            import anyio  # noqa: PLC0415  there where the SDK is
+
+            with anyio.move_on_after(_AT_CLOSE, shield=True):
+                await asyncio.wait([task])
+            task.cancel()
+        self._closed = True
+        self._queue.clear()
+
     def _begin(self) -> None:
-        if self._task is None or self._task.done():
+        if not self._closed and (self._task is None or self._task.done()):
             self._task = self._loop.create_task(self._send(), name="hangup-settle")
 
     async def _send(self) -> None:
@@ -61,7 +78,7 @@ class Link:
         from pydantic import TypeAdapter  # noqa: PLC0415  as above
 
         anything: TypeAdapter[Any] = TypeAdapter(Any)
-        while self._queue:
+        while self._queue and not self._closed:
             some = [self._queue.popleft() for _ in range(len(self._queue))]
             for start in range(0, len(some), MAX_NOTICES):
                 session = self._session()
@@ -87,6 +104,13 @@ def link_of(session: Any) -> Link:
         link = _links[session] = Link(session)
         _by_origin[link.origin] = link
     return link
+
+
+async def close(session: Any) -> None:
+    """Close the link of a session, if it has one."""
+    link = _links.pop(session, None)
+    if link is not None:
+        await link.close()
 
 
 def _tell(origin: str, notice: Notice) -> None:

@@ -108,6 +108,19 @@ def _note_listed(session: Any, result: Any, complete: bool) -> None:  # noqa: FB
         _destructive[session] = found
 
 
+def _closings(original: Any, patch: Patch) -> Callable[..., Any]:
+    @functools.wraps(original)
+    async def leave(self: Any, *error: Any) -> Any:
+        try:
+            if patch.active:
+                await _mcp_settle.close(self)
+        finally:
+            closed = await original(self, *error)
+        return closed
+
+    return leave
+
+
 def _messages(original: Any, patch: Patch) -> Callable[..., Any]:
     @functools.wraps(original)
     async def write(self: Any, message: Any, *args: Any, **kwargs: Any) -> Any:
@@ -180,6 +193,7 @@ async def _for_session(work: Callable[[], Any], patch: Patch) -> Any:
 _mending: Final = Mending(
     (*_SESSION, "send_request", _requests),
     (*_SESSION, "_absorb_tool_listing", _listings),
+    (*_SESSION, "__aexit__", _closings),
     ("mcp.shared.jsonrpc_dispatcher", "JSONRPCDispatcher", "_write", _messages),
     (*_HTTP, "_handle_post_request", _posts),
     (*_HTTP, "_handle_resumption_request", _streams),
