@@ -59,6 +59,8 @@ class Link:
 
     async def close(self) -> None:
         """Send what is queued, for at most a moment, and nothing more after it."""
+        if self._queue:
+            self._begin()
         task = self._task
         if task is not None and not task.done():
             import anyio  # noqa: PLC0415  there where the SDK is
