@@ -37,6 +37,7 @@ SCENARIOS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "deadline-legacy": ("legacy", "research", {"budget": BUDGET}),
     "child-observes": ("modern", "watched_research", {}),
     "late-child": ("modern", "watched_research", {"budget": BUDGET}),
+    "orphans": ("modern", "research", {}),
     "parent-observes": ("modern", "research", {"mode": "observe"}),
 }
 """Which session, which tool, and the settings of the route."""
