@@ -26,6 +26,7 @@ _ADAPTERS: Final = (
     "hangup.clients.langgraph",
     "hangup.clients.openai_agents",
     "hangup.clients.mcp",
+    "hangup.clients.a2a",
 )
 
 
