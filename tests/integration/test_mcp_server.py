@@ -11,6 +11,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from support.core import in_loop
 from support.mcp_rig import TRANSPORTS, Workshop, eventually, text, told, traced
+from support.telemetry import tool
 
 import hangup
 from hangup.config import Mode
@@ -270,6 +271,13 @@ def test_each_call_is_counted_once() -> None:
         await session.call_tool("add", {"a": 1, "b": 2})
         await eventually(lambda: calls() == 2)
         assert telemetry.total(names.RUNS) == 2
+        # A framework whose tool this is tells of it too; of another it is a second.
+        for name, more in (("add", 1), ("sums", 2)):
+            before = calls()
+            async with hangup.run(20, name="agent"):
+                with tool(telemetry.tracer(), name):
+                    await session.call_tool("add", {"a": 1, "b": 2})
+            assert calls() == before + more
 
 
 def test_other_requests_are_nobodys_business_until_they_spend() -> None:

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from mcp import Client, ClientSession
-from mcp.client.streamable_http import streamable_http_client
+from mcp.client import streamable_http
 from mcp.server import MCPServer
 from mcp.shared import _otel
 from mcp.shared.memory import create_client_server_memory_streams
@@ -183,7 +183,7 @@ class Workshop:
         async with self.serving(json_response=transport == "http-json") as url:
             if transport == "http-legacy":
                 async with (
-                    streamable_http_client(url) as streams,
+                    streamable_http.streamable_http_client(url) as streams,
                     ClientSession(*streams) as session,
                 ):
                     await session.initialize()
