@@ -109,7 +109,8 @@ async def served(executor: Any, *, streaming: bool = True) -> AsyncIterator[Clie
         default_output_modes=["text"],
     )
     app = Starlette()
-    with Served(app) as server:
+    server = await asyncio.to_thread(Served(app).__enter__)
+    try:
         url = f"{server.url}/"
         card.supported_interfaces.append(
             AgentInterface(url=url, protocol_binding="JSONRPC", protocol_version="1.0")
@@ -119,6 +120,8 @@ async def served(executor: Any, *, streaming: bool = True) -> AsyncIterator[Clie
         async with httpx.AsyncClient(timeout=30) as http:
             config = ClientConfig(httpx_client=http, streaming=streaming)
             yield ClientFactory(config).create(card)
+    finally:
+        await asyncio.to_thread(server.__exit__, None, None, None)
 
 
 def message(*, at_once: bool = False) -> SendMessageRequest:
