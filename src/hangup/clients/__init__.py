@@ -27,6 +27,8 @@ _ADAPTERS: Final = (
     "hangup.clients.langchain",
     "hangup.clients.langgraph",
     "hangup.clients.openai_agents",
+    "hangup.clients.mcp",
+    "hangup.clients.a2a",
 )
 
 

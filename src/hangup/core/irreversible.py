@@ -96,6 +96,21 @@ async def irreversible(
             run.work.tree.unshield(held)
 
 
+async def see_through(run: Run, action: Callable[[], Awaitable[T]]) -> T:
+    """Do a step that is known not to be undone: never refused, and once begun finished.
+
+    For adapters, of tools that say so themselves (DESIGN 4); :func:`irreversible` is
+    for code, which can ask first. A cancel that comes meanwhile is raised after it.
+    """
+    step = _Step(run, 0.0, action, refusable=False)
+    held = run.work.tree.shield()
+    try:
+        return await _finish(asyncio.ensure_future(step.perform()))
+    finally:
+        step.over()
+        run.work.tree.unshield(held)
+
+
 class _Step:
     """What is done on a task of its own, if it may still begin when that starts.
 
@@ -103,8 +118,14 @@ class _Step:
     """
 
     def __init__(
-        self, run: Run | None, needs: float, action: Callable[[], Any]
+        self,
+        run: Run | None,
+        needs: float,
+        action: Callable[[], Any],
+        *,
+        refusable: bool = True,
     ) -> None:
+        self._refusable = refusable
         self._run = run
         self._needs = needs
         self._action = action
@@ -116,7 +137,7 @@ class _Step:
         caller = self._caller
         if caller is not None and caller.cancelling() > self._level:
             raise asyncio.CancelledError
-        if self._run is not None:
+        if self._run is not None and self._refusable:
             self._run.check(self._needs)
         enter(Position(self._run, self._shield))  # of this task: it ends with it
         result = self._action()

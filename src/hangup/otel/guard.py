@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 from opentelemetry.sdk import trace as sdk_trace
@@ -46,6 +46,10 @@ if TYPE_CHECKING:
 _SERVER = SpanKind.SERVER
 # The class that the SDK's tracers make spans of; its name is the SDK's own affair.
 _MADE = getattr(sdk_trace, "_Span", SdkSpan)
+
+
+# What the SDK of MCP calls its span around a tool, before the tool's name.
+_MCP_CALL: Final = "MCP send tools/call "
 
 
 class Guard:
@@ -110,6 +114,7 @@ class Guard:
         note_span = self._note_span
         deciding = calls.DECIDING
         kind_of = calls.kind_among
+        told = self._is_told
 
         @functools.wraps(start_span)
         def guarded_start_span(
@@ -134,7 +139,9 @@ class Guard:
             # Most spans are no calls and have none of these: one step says so.
             if attributes and not deciding.isdisjoint(attributes):
                 call_kind = kind_of(attributes)
-                if call_kind is not None:
+                if call_kind is not None and not (
+                    call_kind == calls.TOOL and guarded(told, span, name, kind, context)
+                ):
                     try:
                         refusal = open_call(span, call_kind, context, kind, attributes)
                     except Exception as error:  # noqa: BLE001  any fault of ours
@@ -170,6 +177,24 @@ class Guard:
             return start(tracer, name, context, kind, attributes, *args, **kwargs)
 
         return guarded_start
+
+    def _is_told(
+        self, span: Span, name: str, kind: SpanKind, context: Context | None
+    ) -> bool:
+        """Whether somebody else tells of a tool that is called over MCP.
+
+        Where it is served, that is the process that calls it, unless that knows nothing
+        of hangup; where it is called, the framework whose tool it is.
+        """
+        if kind is _SERVER:
+            here = position_in(context)
+            return here is not None and here.run is not None and here.run.root.joined
+        parent = getattr(span, "parent", None)
+        around = None if parent is None else self._recorder.around(parent.span_id)
+        if around is None or around.kind != calls.TOOL or around.span is None:
+            return False
+        tool = calls.tool_of(getattr(around.span, "attributes", None))
+        return tool is not None and name == f"{_MCP_CALL}{tool}"
 
     def _note_span(self, span: Span, context: Context | None) -> None:
         """See to a span that is no call: it may stand in one, or show a run."""

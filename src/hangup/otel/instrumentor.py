@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("hangup")
 
 # Adapters are plug-ins: they sit above this layer, so they are loaded by name.
-_ADAPTERS = ("hangup.clients",)
+_ADAPTERS = ("hangup.clients", "hangup.servers.mcp", "hangup.servers.a2a")
 
 
 def installed_version() -> str:
