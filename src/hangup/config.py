@@ -253,6 +253,13 @@ class Settings:
     tenants: tuple[str, ...] = _setting(
         (), _words, "Tenants that get a label of their own; the rest is 'other'."
     )
+    workers_dir: str | None = _setting(
+        None,
+        _path,
+        "Directory that the worker processes of one application share for the metrics "
+        "exporter hangup_workers; unset is one for this user and port in the "
+        "temporary directory.",
+    )
 
 
 def _check(name: str, value: object, prefix: str) -> object:

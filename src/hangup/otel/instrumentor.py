@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import importlib
 import logging
-import os
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from hangup.config import Mode
 from hangup.core import quiet, registry
 from hangup.core.current import set_bridge
 from hangup.core.guard import guarded
-from hangup.otel import exchanges, names, propagator, settlement
+from hangup.otel import exchanges, forks, names, propagator, settlement
 from hangup.otel.accounts import Accounts
 from hangup.otel.context import OtelBridge
 from hangup.otel.guard import Guard
@@ -118,9 +117,9 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         for adapter in _ADAPTERS:
             guarded(importlib.import_module(adapter).install)
         atexit.register(self._at_exit)
-        if not self._forks and hasattr(os, "register_at_fork"):
+        if not self._forks:
             self._forks = True
-            os.register_at_fork(after_in_child=self._after_fork)
+            forks.first(self._after_fork)
 
     def _instruments_on(self, meters: metrics.MeterProvider) -> Instruments:
         """Return instruments on these meters, those of the last time if they were.
@@ -190,10 +189,15 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         del self._accounts
 
     def _after_fork(self) -> None:
-        if getattr(self, "_accounts", None) is not None:
-            self._recorder.after_fork()
-            if self._instruments is not None:
-                self._instruments.after_fork()
+        if getattr(self, "_accounts", None) is None:
+            return
+        tracers = getattr(self, "_provider", None)
+        forks.renew_identity(tracers, self._meters, self._loggers)
+        forks.renew_sums(self._meters)
+        self._recorder.after_fork()
+        if self._instruments is not None:
+            self._instruments.after_fork()
+        self._accounts.after_fork()
 
     def _before_collect(self) -> None:
         accounts = getattr(self, "_accounts", None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from opentelemetry import trace
 from opentelemetry.metrics import Observation
 
-from hangup.config import OnDisconnect
+from hangup.config import Mode, OnDisconnect
 from hangup.core import registry
 from hangup.core.cause import Cause
 from hangup.core.policy import Decision
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter
 
-    from hangup.config import Mode
     from hangup.core.cause import Abandonment
     from hangup.core.run import Run
     from hangup.spend.posting import Posting
@@ -334,10 +333,21 @@ class Instruments:
             self.add_run(0, outcome, cause, caller, name, mode)
 
     def after_fork(self) -> None:
-        """Take locks of one's own in a child process."""
+        """Begin at zero in a child process, with locks of one's own."""
         rooms = (self._run_room, self._call_room, self._refusal_room, self._token_room)
         for part in (self.names, self.models, self.metered, self.avoided, *rooms):
             part.after_fork()
+        before, self._seeded = self._seeded, set()
+        self._calls_seen.clear()
+        self.baggage_lost.add(0)
+        for what, *labels in before:
+            # What the parent has made to exist at zero exists here too.
+            if what == "run":
+                self.seed_run(labels[0], Mode(labels[1]))
+            elif what == "kind":
+                self._seed_kind(*labels)
+            else:
+                self._seed_model(labels[0], labels[1], Mode(labels[2]))
 
     def _observe_info(self, _options: CallbackOptions) -> Iterable[Observation]:
         self._before_collect()

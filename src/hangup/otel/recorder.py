@@ -94,6 +94,7 @@ class Recorder(registry.RunObserver):
         self._open.clear()
         self._held.clear()
         self.inside.clear()
+        self._seeded.clear()
         self._bookkeeper.after_fork()
 
     @property

@@ -211,6 +211,10 @@ class Statements:
         self._waiting: dict[Statement, object] = {}
         self._looks = 0
 
+    def after_fork(self) -> None:
+        """Forget what the parent process has to tell."""
+        self._due, self._waiting = {}, {}
+
     def due(self, statement: Statement) -> None:
         """Note that a run that is over has something to tell, or may have now."""
         self._waiting.pop(statement, None)
