@@ -1,0 +1,114 @@
+"""Case c12: four workers, and one of them restarted, count as one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from support.core import in_loop
+from support.otlp import Receiver
+from support.rig import Caller
+from support.workers import Workers, total, workers
+
+from hangup.demo.brain import Script
+from hangup.demo.model_server import ModelServer
+from hangup.otel import names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.wide]
+
+RUNS = 40
+SCRIPT = Script(tokens=100, input_tokens=20, rate=100, first_token=0.05)
+"""An answer of a second."""
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A short one: the path of a Unix socket has no room for what pytest makes."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as path:  # noqa: S108  made by it
+        yield Path(path)
+
+
+async def walk_away(served: Workers, model: ModelServer, count: int) -> None:
+    """So many ask, and leave while the model generates; it goes on: this is observe."""
+    before = model.log.opened
+    callers = [await Caller.asks(served, "/answer") for _ in range(count)]
+    await model.log.opened_count(before + count, 60)
+    for caller in callers:
+        caller.leaves()
+
+
+@pytest.mark.parametrize("server", ["gunicorn", "preload", "uvicorn", "granian"])
+def test_c12_multi_worker_sawtooth(server: str, directory: Path) -> None:
+    """Scraped all the while: no series ever goes back, and the end is the truth.
+
+    Over OTLP nothing is exported but when a process ends: what a worker that was
+    restarted had counted has not been lost.
+    """
+
+    @in_loop
+    async def check() -> None:
+        with Receiver() as receiver:
+            environment = {
+                "HANGUP_MODE": "observe",
+                "OTEL_METRICS_EXPORTER": "hangup_workers,otlp",
+                "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": receiver.http,
+                "OTEL_METRIC_EXPORT_INTERVAL": "3600000",
+            }
+            async with ModelServer(default=SCRIPT, on_close="finish") as model:
+                environment["OPENAI_BASE_URL"] = model.base_url
+                async with workers(server, directory, environment) as served:
+                    await _served(served, model)
+                    assert await served.terminate() in (0, -signal.SIGTERM)
+                    assert "Traceback" not in served.said, served.said
+        spent = sum(call.total_tokens for call in model.log.calls)
+        assert spent == RUNS * 120
+        assert receiver.total(names.METERED_TOKENS) == spent
+        assert receiver.total(names.TOKENS) == spent
+        assert receiver.total(names.RUNS, outcome="abandoned") == RUNS
+        # Four, and the one that took a place; which of them counts is the kernel's
+        # affair. What every process exports is this counter, at zero.
+        spending = {
+            one.instance for one in receiver.points(names.METERED_TOKENS) if one.value
+        }
+        instances = receiver.instances(names.BAGGAGE_LOST)
+        assert len(spending) >= 2
+        assert len(instances) >= 5
+        assert "" not in instances
+
+    async def _served(served: Workers, model: ModelServer) -> None:
+        before = await served.processes(4)
+        scraping = asyncio.create_task(served.scraping())
+        await walk_away(served, model, RUNS // 2)
+        victim = min(before)
+        os.kill(victim, signal.SIGTERM)
+        await served.processes(4, but=victim)
+        await walk_away(served, model, RUNS // 2)
+        await model.log.closed_count(RUNS, 60)
+        spent = sum(call.total_tokens for call in model.log.calls)
+        async with asyncio.timeout(30):
+            while total(served.scrapes[-1], "hangup_metered_tokens_total") != spent:
+                await served.scraped(1)
+        for scrape in await served.scraped(6):
+            assert total(scrape, "hangup_metered_tokens_total") == spent
+            assert total(scrape, "hangup_tokens_total") == spent
+            assert total(scrape, "hangup_runs_total", outcome="abandoned") == RUNS
+            assert total(scrape, "hangup_runs_total") == RUNS
+            assert total(scrape, "hangup_info") == 1
+        scraping.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await scraping
+        for earlier, later in zip(served.scrapes, served.scrapes[1:], strict=False):
+            for series, value in earlier.items():
+                if series[0].endswith(("_total", "_bucket", "_count")):
+                    assert later[series] >= value, series
+
+    check()
