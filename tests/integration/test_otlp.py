@@ -1,4 +1,4 @@
-"""What is exported over OTLP, decoded: the sums, in both temporalities, and exemplars."""
+"""What is exported over OTLP, decoded: sums in both temporalities, and exemplars."""
 
 from __future__ import annotations
 

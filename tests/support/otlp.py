@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-import grpc
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
@@ -20,6 +20,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 if TYPE_CHECKING:
     from types import TracebackType
 
+grpc: Any = importlib.import_module("grpc")  # it has no types of its own
 _SERVICE = "opentelemetry.proto.collector.metrics.v1.MetricsService"
 
 
@@ -84,9 +85,9 @@ class Receiver:
             request_deserializer=ExportMetricsServiceRequest.FromString,
             response_serializer=ExportMetricsServiceResponse.SerializeToString,
         )
-        self._grpc.add_generic_rpc_handlers((
-            grpc.method_handlers_generic_handler(_SERVICE, {"Export": export}),
-        ))
+        self._grpc.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(_SERVICE, {"Export": export}),)
+        )
         port = self._grpc.add_insecure_port("127.0.0.1:0")
         self.http = f"http://127.0.0.1:{self._http.server_address[1]}/v1/metrics"
         self.grpc = f"http://127.0.0.1:{port}"
@@ -178,6 +179,8 @@ def _value(point: Any) -> float:
 def _labels(attributes: Any) -> dict[str, str]:
     """By the last word of each name; ``service.instance.id`` is ``id``."""
     return {
-        one.key.rpartition(".")[2]: str(getattr(one.value, one.value.WhichOneof("value")))
+        one.key.rpartition(".")[2]: str(
+            getattr(one.value, one.value.WhichOneof("value"))
+        )
         for one in attributes
     }

@@ -187,6 +187,11 @@ class Tree:
         """Whether a spending call is open on ``task``; None is any thread."""
         return any(caller is task for _, caller, *_ in tuple(self.calls.values()))
 
+    def task_of(self, number: int) -> asyncio.Task[Any] | None:
+        """Return the task that an open call may be stopped on, if it has one."""
+        _, task, _, _ = self.calls.get(number, (None, None, None, None))
+        return task
+
     def opened_on(self, task: asyncio.Task[Any] | None) -> list[object]:
         """Return the calls that ``task`` has open, the latest first; None: any thread.
 

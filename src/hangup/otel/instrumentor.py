@@ -31,9 +31,12 @@ from hangup.otel.sampler import HangupSampler
 from hangup.otel.statements import Statements
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
     from collections.abc import Collection
 
     from opentelemetry._logs import LoggerProvider
+
+    from hangup.otel.call import Call
 
 _logger = logging.getLogger("hangup")
 
@@ -219,9 +222,25 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
             if force_flush is not None:
                 guarded(force_flush, int(timeout * 1000))
 
+    def give_up(self, loop: AbstractEventLoop | None = None) -> None:
+        """Close the calls that will not end any more: what they used is unknown.
+
+        For whoever knows that the process is going down. Thread-safe; raises nothing.
+
+        Args:
+            loop: Only those made on tasks of this one; None: every call.
+        """
+        if getattr(self, "_accounts", None) is None:
+            return
+        # What stands in others goes first, as where they end by themselves.
+        for call in reversed(self._recorder.opened):
+            if loop is None or _runs_on(loop, call):
+                guarded(self._recorder.give_up, call)
+
     def _at_exit(self) -> None:
         # What still runs now reaches nobody any more: it was not delivered.
         guarded(registry.shutdown)
+        self.give_up()
         self._flush()
 
     def _flush(self) -> None:
@@ -239,6 +258,11 @@ def _of_the_sdk(tracers: Any) -> Any:
     ):
         return behind
     return tracers
+
+
+def _runs_on(loop: AbstractEventLoop, call: Call) -> bool:
+    task = None if call.run is None else call.run.work.tree.task_of(call.ticket)
+    return task is not None and task.get_loop() is loop
 
 
 def _remove_processor(provider: Any, processor: HangupSpanProcessor) -> None:

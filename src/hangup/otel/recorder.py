@@ -19,7 +19,7 @@ from hangup.core.tree import current_task
 from hangup.otel import names
 from hangup.otel.booking import Booking
 from hangup.otel.bookkeeper import Bookkeeper
-from hangup.otel.call import MODEL_CALLS, Call, Exchange
+from hangup.otel.call import MODEL_CALLS, Call, Exchange, scope_of, stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -102,6 +102,11 @@ class Recorder(registry.RunObserver):
         """How many calls are open in the process."""
         return len(self._open)
 
+    @property
+    def opened(self) -> tuple[Call, ...]:
+        """The calls that are open in the process, the oldest first."""
+        return tuple(self._open.values())
+
     def around(self, parent_id: int) -> Call | None:
         """Return the open call that a span with this parent stands in."""
         return self.inside.get(parent_id)
@@ -131,7 +136,7 @@ class Recorder(registry.RunObserver):
             self._evict()
         self._open[span_id] = self.inside[span_id] = call
         if call.parent is not None:
-            _stand_in(call, call.parent)
+            stand_in(call, call.parent)
         run = call.run
         if run is None:
             return
@@ -147,7 +152,7 @@ class Recorder(registry.RunObserver):
             self._evict()
         self._open[exchange.span_id] = exchange
         if exchange.parent is not None:
-            _stand_in(exchange, exchange.parent)
+            stand_in(exchange, exchange.parent)
         run = exchange.run
         if run is None:
             exchange.started_at = SYSTEM_CLOCK.monotonic()
@@ -192,7 +197,7 @@ class Recorder(registry.RunObserver):
         if other is None or other.inner or other.kind != call.kind:
             return None
         models = {call.model, other.model} - {None}
-        if len(models) > 1 or _scope_of(other.span) == _scope_of(span):
+        if len(models) > 1 or scope_of(other.span) == scope_of(span):
             return None
         return other
 
@@ -221,7 +226,7 @@ class Recorder(registry.RunObserver):
 
     def mark_abandoned(self, run: Run, cause: str) -> None:
         """Put the cause on every open call of an abandoned run."""
-        for call in tuple(self._open.values()):
+        for call in self.opened:
             if call.span is None or call.run is None:
                 continue
             if run.work.encloses(call.run):
@@ -232,8 +237,14 @@ class Recorder(registry.RunObserver):
     def _evict(self) -> None:
         """Give up on the oldest open call: its span was most likely never ended."""
         oldest = _first(self._open)
-        call = None if oldest is None else self._open.pop(oldest, None)
-        if call is not None:
+        if oldest is not None and (call := self._open.get(oldest)) is not None:
+            self.give_up(call)
+
+    def give_up(self, call: Call) -> None:
+        """Close a call that nobody will end: what it used is unknown. Idempotent."""
+        if isinstance(call, Exchange):
+            self.end_exchange(call)
+        elif self._open.pop(call.span_id, None) is not None:
             self.inside.pop(call.span_id, None)
             self._close(call, None)
 
@@ -347,7 +358,7 @@ class Recorder(registry.RunObserver):
 
         A span that does end later finds it has been counted.
         """
-        for call in tuple(self._open.values()):
+        for call in self.opened:
             if not call.estimates or call.inner or call.run is None:
                 continue
             if run.work.encloses(call.run):
@@ -374,19 +385,8 @@ def _unanswered(run: Run) -> Call | None:
     return None
 
 
-def _scope_of(span: object) -> str:
-    scope = getattr(span, "instrumentation_scope", None)
-    return str(getattr(scope, "name", ""))
-
-
 def _nothing() -> None:
     """Do nothing."""
-
-
-def _stand_in(call: Call, above: Call) -> None:
-    if above.inner is None:
-        above.inner = {}
-    above.inner[call.span_id] = call
 
 
 def _first(entries: Mapping[int, object]) -> int | None:
