@@ -120,7 +120,7 @@ class Receiver:
             self._points += _points(request)
             self._changed.notify_all()
 
-    def points(self, name: str, **labels: str) -> list[Point]:
+    def points(self, name: str, /, **labels: str) -> list[Point]:
         """Every point that came of a metric; labels by the last word of their names."""
         with self._changed:
             return [
@@ -130,7 +130,7 @@ class Receiver:
                 and all(one.labels.get(key) == of for key, of in labels.items())
             ]
 
-    def total(self, name: str, **labels: str) -> float:
+    def total(self, name: str, /, **labels: str) -> float:
         """What the metric is now, over all instances and label sets."""
         sums: dict[object, float] = {}
         for one in self.points(name, **labels):

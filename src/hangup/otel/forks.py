@@ -11,9 +11,11 @@ do something in a forked child says so here.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import uuid
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, Resource
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 _Calls = list["weakref.WeakMethod[Callable[[], None]]"]
 _first: _Calls = []
 _then: _Calls = []
+_adopted: list[Run] = []
+# What multiprocessing holds weakly.
+_ending: list[Callable[[], None]] = []
 
 
 def first(call: Callable[[], None]) -> None:
@@ -98,6 +103,37 @@ def renew_identity(*providers: Any) -> None:
                 setattr(holder, name, found.merge(own))
 
 
+def conclude() -> None:
+    """Say that the child has done its part of the run it was forked in.
+
+    At its end. What became of that part the parent knows; where it does not tell, the
+    part counts as delivered, as that of any process which helped.
+    """
+    for run in _adopted:
+        guarded(run.deliver)
+    _adopted.clear()
+
+
+def at_exit(call: Callable[[], None]) -> None:
+    """Call at the end of a child that :mod:`multiprocessing` forked.
+
+    Such a one ends without the functions of :mod:`atexit`. To be called in the child,
+    right after the fork.
+    """
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        _ending[:] = [partial(_finalize, util, call)]
+        util.register_after_fork(_ending[0], _call)
+
+
+def _call(what: Callable[[], None]) -> None:
+    what()
+
+
+def _finalize(util: Any, call: Callable[[], None]) -> None:
+    util.Finalize(None, call, exitpriority=0)
+
+
 def adopt(started: Callable[[Run], None]) -> None:
     """Go on with the run that the child was forked in, as one of another process.
 
@@ -113,6 +149,7 @@ def adopt(started: Callable[[Run], None]) -> None:
     while run is not None:
         chain.append(run)
         run = run.parent
+    _adopted[:] = chain[-1:]
     for one in reversed(chain):
         one.joined = one.parent is None
         if one.ledger is not None and one.closed_at is None:

@@ -201,6 +201,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         if self._instruments is not None:
             self._instruments.after_fork()
         self._accounts.after_fork()
+        forks.at_exit(self._end_child)
 
     def _before_collect(self) -> None:
         accounts = getattr(self, "_accounts", None)
@@ -237,7 +238,13 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
             if loop is None or _runs_on(loop, call):
                 guarded(self._recorder.give_up, call)
 
+    def _end_child(self) -> None:
+        # Its providers do not shut down either, so nobody else exports.
+        self._at_exit()
+        self.flush()
+
     def _at_exit(self) -> None:
+        forks.conclude()
         # What still runs now reaches nobody any more: it was not delivered.
         guarded(registry.shutdown)
         self.give_up()
