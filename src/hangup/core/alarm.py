@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -51,3 +52,19 @@ class Alarm:
         while self._timers:
             with contextlib.suppress(IndexError):  # another thread stops it too
                 self._timers.pop().cancel()
+
+
+def weakly(call: Callable[[], None]) -> Callable[[], None]:
+    """Return what calls a bound method, unless its object is gone; does not keep it.
+
+    For a timer far off: a run that nobody closed, and nobody is in any more, has
+    nothing left that a deadline could stop.
+    """
+    found = weakref.WeakMethod(call)
+
+    def late() -> None:
+        alive = found()
+        if alive is not None:
+            alive()
+
+    return late

@@ -10,7 +10,7 @@ from hangup import config
 from hangup.config import Mode, OnDisconnect
 from hangup.core import admission, registry
 from hangup.core.absence import Absence
-from hangup.core.alarm import Alarm
+from hangup.core.alarm import Alarm, weakly
 from hangup.core.cause import Abandonment, Cause
 from hangup.core.clock import timer_of
 from hangup.core.current import position
@@ -336,7 +336,7 @@ class Run:
         self.token.on_cancel(self._abandoned, first=True)
         above = math.inf if self.parent is None else self.parent.deadline.at
         if self.token.binding and self.token.deadline.at < above:
-            self._timer.arm(self._call_at, self.token.deadline.at, self._poll)
+            self._timer.arm(self._call_at, self.token.deadline.at, weakly(self._poll))
 
     def close(self) -> None:
         """Note that the scope was left. Called once, by the scope."""
@@ -385,7 +385,7 @@ class Run:
     def _poll(self) -> None:
         # A loop's clock may run a moment ahead of ours (uvloop counts milliseconds).
         if self.token.poll() is None and not self.token.finished:
-            self._timer.again(self._call_at, self.token.deadline.at, self._poll)
+            self._timer.again(self._call_at, self.token.deadline.at, weakly(self._poll))
 
     def _abandoned(self, _abandonment: Abandonment) -> None:
         self._stop_timer()

@@ -192,6 +192,10 @@ class Tree:
         _, task, _, _ = self.calls.get(number, (None, None, None, None))
         return task
 
+    def opened(self) -> list[object]:
+        """Return every open call, as it was given to ``call_opened``."""
+        return [call for *_, call in tuple(self.calls.values())]
+
     def opened_on(self, task: asyncio.Task[Any] | None) -> list[object]:
         """Return the calls that ``task`` has open, the latest first; None: any thread.
 

@@ -43,6 +43,9 @@ _logger = logging.getLogger("hangup")
 # Adapters are plug-ins: they sit above this layer, so they are loaded by name.
 _ADAPTERS = ("hangup.clients",)
 
+_LAST_PATIENCE = 5.0
+"""Seconds that the end of a process waits for calls that are being entered."""
+
 
 def installed_version() -> str:
     """Return the version of the installed distribution."""
@@ -253,7 +256,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
     def _flush(self) -> None:
         accounts = getattr(self, "_accounts", None)
         if accounts is not None:
-            guarded(self._recorder.settle, PATIENCE)
+            guarded(self._recorder.settle, _LAST_PATIENCE)
             guarded(accounts.flush)
 
 

@@ -226,8 +226,9 @@ class Recorder(registry.RunObserver):
 
     def mark_abandoned(self, run: Run, cause: str) -> None:
         """Put the cause on every open call of an abandoned run."""
-        for call in self.opened:
-            if call.span is None or call.run is None:
+        # Of its tree: the process may have thousands that nobody ever ends.
+        for call in run.work.tree.opened():
+            if not isinstance(call, Call) or call.span is None:
                 continue
             if run.work.encloses(call.run):
                 call.span.set_attribute(names.CAUSE, cause)
@@ -358,8 +359,8 @@ class Recorder(registry.RunObserver):
 
         A span that does end later finds it has been counted.
         """
-        for call in self.opened:
-            if not call.estimates or call.inner or call.run is None:
+        for call in run.work.tree.opened():
+            if not isinstance(call, Call) or not call.estimates or call.inner:
                 continue
             if run.work.encloses(call.run):
                 guarded(self._booking.enter_estimates, call)
