@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from typing import TYPE_CHECKING
 
@@ -50,8 +49,14 @@ class Alarm:
         """Forget the timer, also one that is being armed now. Idempotent."""
         self._stopped = True
         while self._timers:
-            with contextlib.suppress(IndexError):  # another thread stops it too
+            try:
                 self._timers.pop().cancel()
+            except IndexError:  # another thread stops it too
+                return
+
+    def __del__(self) -> None:
+        """Forget the timer: what it was for is gone, and nobody stopped it."""
+        self.stop()
 
 
 def weakly(call: Callable[[], None]) -> Callable[[], None]:

@@ -51,6 +51,7 @@ class Accounts(registry.RunObserver):
         self._settlement = settlement
         self._statements = statements
         recorder.after_settling = statements.tell
+        recorder.bookkeeper.also(self.drain)
         self._tenants = FewValues(_MOST_TENANTS)
         for tenant in config.current().tenants:
             self._tenants(tenant)
@@ -200,6 +201,7 @@ class Accounts(registry.RunObserver):
         # A forked child frees what its parent still has: that tells of it itself.
         if generation == self._generation and not ledger.decided:
             self._orphans.append((ledger, above, statement))
+            self._recorder.bookkeeper.wake()
 
     @staticmethod
     def _settle_held(

@@ -24,9 +24,10 @@ from hangup.otel.accounts import Accounts
 from hangup.otel.context import OtelBridge
 from hangup.otel.guard import Guard
 from hangup.otel.instruments import Instruments
+from hangup.otel.later import PATIENCE
 from hangup.otel.prices import load_pricer
 from hangup.otel.processor import HangupSpanProcessor
-from hangup.otel.recorder import PATIENCE, Recorder
+from hangup.otel.recorder import Recorder
 from hangup.otel.sampler import HangupSampler
 from hangup.otel.statements import Statements
 
@@ -192,6 +193,8 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
             if isinstance(provider.sampler, HangupSampler):
                 self._set_sampler(provider.sampler.wrapped)
             del self._provider
+        if self._instruments is not None:
+            self._instruments.later.drain(PATIENCE)
         del self._accounts
 
     def _after_fork(self) -> None:

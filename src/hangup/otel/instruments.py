@@ -19,6 +19,7 @@ from hangup.core.policy import Decision
 from hangup.otel import calls, names
 from hangup.otel.avoidance import Avoidance
 from hangup.otel.labels import FewValues, Room
+from hangup.otel.later import PATIENCE, Later, LaterMeter
 from hangup.otel.metered import Metered
 from hangup.spend.fate import Basis, Fate
 
@@ -69,6 +70,8 @@ class Instruments:
         self, meter: Meter, version: str, mode: str, before_collect: Callable[[], None]
     ) -> None:
         self.meter = meter
+        self.later = Later()
+        later = LaterMeter(meter, self.later)
         self.names = FewValues(names.MOST_RUN_NAMES)
         self.models = FewValues(names.MOST_MODELS)
         self.metered = Metered(self.models)
@@ -78,15 +81,15 @@ class Instruments:
         self._call_room = Room(len(calls.KINDS) * _FATE_SETS)
         self._refusal_room = Room(2 * len(calls.KINDS) * len(Cause))
         self._token_room = Room(_MODES * _FATE_SETS * 2)
-        self.avoided = Avoidance(meter, self.models, self.names)
+        self.avoided = Avoidance(later, self.models, self.names)
         self.info = {names.VERSION: version, names.MODE: mode}
         self._before_collect = before_collect
 
         def counter(name: str, unit: str, doc: str) -> Counter:
-            return meter.create_counter(name, unit=unit, description=doc)
+            return later.create_counter(name, unit=unit, description=doc)
 
         def histogram(name: str, doc: str, bounds: tuple[float, ...]) -> Histogram:
-            return meter.create_histogram(
+            return later.create_histogram(
                 name,
                 unit="s",
                 description=doc,
@@ -334,6 +337,7 @@ class Instruments:
 
     def after_fork(self) -> None:
         """Begin at zero in a child process, with locks of one's own."""
+        self.later.after_fork()
         rooms = (self._run_room, self._call_room, self._refusal_room, self._token_room)
         for part in (self.names, self.models, self.metered, self.avoided, *rooms):
             part.after_fork()
@@ -351,6 +355,7 @@ class Instruments:
 
     def _observe_info(self, _options: CallbackOptions) -> Iterable[Observation]:
         self._before_collect()
+        self.later.drain(PATIENCE)
         yield Observation(1, self.info)
 
     def _observe_active(self, _options: CallbackOptions) -> Iterable[Observation]:

@@ -20,6 +20,7 @@ from hangup.otel import names
 from hangup.otel.booking import Booking
 from hangup.otel.bookkeeper import Bookkeeper
 from hangup.otel.call import MODEL_CALLS, Call, Exchange, scope_of, stand_in
+from hangup.otel.later import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,8 +38,6 @@ _MOST_OPEN = 10_000
 _MOST_NESTED = 4_096
 # Calls that have ended and wait for a turn of the loop; their spans are kept for it.
 _MOST_PENDING = 256
-PATIENCE = 1.0
-"""Seconds that reading metrics waits for calls that are just being entered."""
 
 
 class Recorder(registry.RunObserver):
@@ -72,17 +71,18 @@ class Recorder(registry.RunObserver):
         self._due_on: asyncio.AbstractEventLoop | None = None
         self._settling = threading.Lock()
         self._settler: int | None = None  # the thread that is at it
-        self._bookkeeper = Bookkeeper(self.settle)
+        self.bookkeeper = Bookkeeper(self.settle, instruments.later.drain)
+        instruments.later.wake = self.bookkeeper.wake
         # Called when the books are still: runs may have to be told of.
         self.after_settling: Callable[[], None] = _nothing
 
     def begin(self) -> None:
         """Take up work: calls come in from here on. Idempotent."""
-        self._bookkeeper.start()
+        self.bookkeeper.start()
 
     def finish(self) -> None:
         """Settle, and end what works in the background. Idempotent."""
-        self._bookkeeper.stop()
+        self.bookkeeper.stop()
         self.settle(PATIENCE)
 
     def after_fork(self) -> None:
@@ -95,7 +95,7 @@ class Recorder(registry.RunObserver):
         self._held.clear()
         self.inside.clear()
         self._seeded.clear()
-        self._bookkeeper.after_fork()
+        self.bookkeeper.after_fork()
 
     @property
     def open_calls(self) -> int:
@@ -261,16 +261,17 @@ class Recorder(registry.RunObserver):
             # with the books, for a finaliser may have brought us here.
             run.work.tree.calls.pop(call.ticket, None)
         self._pending.append(call)
+        if len(self._pending) >= _MOST_PENDING:  # nobody has had a turn for long
+            self.settle()
+            return
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            self._bookkeeper.wake()
+            self.bookkeeper.wake()
             return
         if loop is not self._due_on:
             self._due_on = loop
             loop.call_soon(guarded, self.settle)
-        elif len(self._pending) >= _MOST_PENDING:  # the loop has had no turn for long
-            self.settle()
 
     # Into the books
 

@@ -188,6 +188,13 @@ class Statement:
         )
 
 
+def _first(statements: dict[Statement, object]) -> Statement | None:
+    try:
+        return next(iter(statements), None)
+    except RuntimeError:  # another thread changes it: one more comes soon
+        return None
+
+
 def _around(span: trace.SpanContext) -> Context:
     return trace.set_span_in_context(trace.NonRecordingSpan(span))
 
@@ -220,7 +227,7 @@ class Statements:
         self._waiting.pop(statement, None)
         self._due[statement] = None
         if len(self._due) + len(self._waiting) > _MOST_DUE:
-            oldest = next(iter(tuple(self._waiting) or tuple(self._due)), None)
+            oldest = _first(self._waiting) or _first(self._due)
             guarded(self._tell_one, oldest)
 
     def tell(self, *, all_of_them: bool = False) -> None:
