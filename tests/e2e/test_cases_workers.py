@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import tempfile
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from support.core import in_loop
 from support.otlp import Receiver
 from support.rig import Caller
-from support.workers import Workers, total, workers
+from support.workers import EXAMPLE, Workers, total, workers
 
 from hangup.demo.brain import Script
 from hangup.demo.model_server import ModelServer
@@ -126,5 +127,37 @@ def test_c12_multi_worker_sawtooth(server: str, directory: Path) -> None:
             for series, value in earlier.items():
                 if series[0].endswith(("_total", "_bucket", "_count")):
                     assert later[series] >= value, series
+
+    check()
+
+
+def test_a_server_that_reloads_its_code_counts_on(directory: Path) -> None:
+    """``uvicorn --reload``: what the process before had counted is still there."""
+    copy = directory / "example"
+    shutil.copytree(EXAMPLE, copy)
+
+    @in_loop
+    async def check() -> None:
+        environment = {
+            "HANGUP_MODE": "observe",
+            "OTEL_METRICS_EXPORTER": "hangup_workers",
+            "WEB_CONCURRENCY": "1",
+        }
+        async with ModelServer(default=SCRIPT) as model:
+            environment["OPENAI_BASE_URL"] = model.base_url
+            async with workers(
+                "uvicorn", directory, environment, "--reload", example=copy
+            ) as served:
+                [before] = await served.processes(1)
+                for expected in (1, 2):
+                    caller = await Caller.asks(served, "/answer")
+                    assert (await caller.answer())[0] == 200
+                    scrape = await asyncio.to_thread(served.scrape)
+                    assert total(scrape, "hangup_runs_total") == expected
+                    assert total(scrape, "hangup_tokens_total") == expected * 120
+                    if expected == 1:
+                        (copy / "app.py").touch()
+                        await served.processes(1, but=before)
+                assert "Traceback" not in served.said, served.said
 
     check()

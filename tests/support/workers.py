@@ -71,12 +71,12 @@ class Workers:
         found: set[int] = set()
         async with asyncio.timeout(_PATIENCE):
             while len(found - {but}) < count:
+                assert self._process.poll() is None, self.said
                 try:
                     found |= set(
                         await asyncio.gather(*(self.worker() for _ in range(8)))
                     )
                 except (OSError, IndexError):  # not yet, or one that is ending
-                    assert self._process.poll() is None, self.said
                     await asyncio.sleep(0.2)
         return found - {but}
 
@@ -133,9 +133,13 @@ def total(scrape: dict[Series, float], name: str, **labels: str) -> float:
 
 @contextlib.asynccontextmanager
 async def workers(
-    name: str, directory: Path, environment: dict[str, str]
+    name: str,
+    directory: Path,
+    environment: dict[str, str],
+    *options: str,
+    example: Path = EXAMPLE,
 ) -> AsyncIterator[Workers]:
-    """Serve the example by the command of this name."""
+    """Serve the example, or a copy of it, by the command of this name, and options."""
     log = directory / "log"
     port, metrics_port = free_port(), free_port()
     variables: dict[str, Any] = {
@@ -145,8 +149,8 @@ async def workers(
     }
     with log.open("wb") as out:
         process = subprocess.Popen(  # noqa: ASYNC220, S603  our own interpreter
-            command(name, port),
-            cwd=EXAMPLE,
+            [*command(name, port), *options],
+            cwd=example,
             env={**os.environ, **variables, **environment},
             stdout=out,
             stderr=out,
