@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
 _STEP, _GROWTH = 0.20, 0.03
-"""How much may come after the first tenth, and in the second half: a leak is in both."""
+"""How much may come after the first tenth, and in the second half: a leak does both."""
 _BUDGET = 600.0  # none ends by its deadline, however slow the machine
 _PATIENCE = 60.0  # seconds for the last ten thousand calls to be entered
 _INPUT, _OUTPUT = 7, 3
