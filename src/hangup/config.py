@@ -295,6 +295,13 @@ class Settings:
     brake_window: float = _setting(
         300.0, _seconds, "Over how many seconds the brake counts."
     )
+    workers_dir: str | None = _setting(
+        None,
+        _path,
+        "Directory that the worker processes of one application share for the metrics "
+        "exporter hangup_workers; unset is one for this user and port in the "
+        "temporary directory.",
+    )
 
 
 def _check(name: str, value: object, prefix: str) -> object:

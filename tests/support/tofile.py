@@ -30,12 +30,14 @@ def rows_of(metrics_data: MetricsData, wanted: Callable[[str], bool]) -> list[An
 
 
 class ToFile(MetricExporter):
-    """Writes the last state of ``hangup.tokens`` and ``hangup.runs``."""
+    """Writes the last state of the metrics it is for."""
+
+    metrics = frozenset({"hangup.tokens", "hangup.runs"})
 
     def export(
         self, metrics_data: MetricsData, timeout_millis: float = 0, **_options: object
     ) -> MetricExportResult:
-        rows = rows_of(metrics_data, {"hangup.tokens", "hangup.runs"}.__contains__)
+        rows = rows_of(metrics_data, self.metrics.__contains__)
         Path(os.environ["SPENT"]).write_text(json.dumps(rows))
         return MetricExportResult.SUCCESS
 

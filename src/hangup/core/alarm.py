@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import weakref
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -49,5 +49,27 @@ class Alarm:
         """Forget the timer, also one that is being armed now. Idempotent."""
         self._stopped = True
         while self._timers:
-            with contextlib.suppress(IndexError):  # another thread stops it too
+            try:
                 self._timers.pop().cancel()
+            except IndexError:  # another thread stops it too
+                return
+
+    def __del__(self) -> None:
+        """Forget the timer: what it was for is gone, and nobody stopped it."""
+        self.stop()
+
+
+def weakly(call: Callable[[], None]) -> Callable[[], None]:
+    """Return what calls a bound method, unless its object is gone; does not keep it.
+
+    For a timer far off: a run that nobody closed, and nobody is in any more, has
+    nothing left that a deadline could stop.
+    """
+    found = weakref.WeakMethod(call)
+
+    def late() -> None:
+        alive = found()
+        if alive is not None:
+            alive()
+
+    return late

@@ -10,7 +10,7 @@ from hangup import config
 from hangup.config import Mode, OnDisconnect
 from hangup.core import admission, registry
 from hangup.core.absence import Absence
-from hangup.core.alarm import Alarm
+from hangup.core.alarm import Alarm, weakly
 from hangup.core.cause import Abandonment, Cause
 from hangup.core.clock import timer_of
 from hangup.core.current import position
@@ -340,7 +340,7 @@ class Run:
         above = math.inf if self.parent is None else self.parent.deadline.at
         if self.token.binding and self.token.deadline.at < above:
             call_at = timer_of(self.clock, on_loop=self.work.loop is not None)
-            self._timer.arm(call_at, self.token.deadline.at, self._poll)
+            self._timer.arm(call_at, self.token.deadline.at, weakly(self._poll))
 
     def close(self) -> None:
         """Note that the scope was left. Called once, by the scope."""
@@ -386,7 +386,7 @@ class Run:
         # A loop's clock may run a moment ahead of ours (uvloop counts milliseconds).
         if self.token.poll() is None and self.token.waits:
             call_at = timer_of(self.clock, on_loop=self.work.loop is not None)
-            self._timer.again(call_at, self.token.deadline.at, self._poll)
+            self._timer.again(call_at, self.token.deadline.at, weakly(self._poll))
 
     def _abandoned(self, _abandonment: Abandonment) -> None:
         self._stop_timer()

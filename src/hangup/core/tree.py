@@ -166,26 +166,38 @@ class Tree:
 
     # Open spending calls
 
-    def open_calls(
-        self,
-        encloses: Callable[[Run], bool],
-        *,
-        but_on: asyncio.Task[Any] | None = None,
-    ) -> int:
-        """Return how many calls of runs that ``encloses`` accepts are open.
+    def open_calls(self, encloses: Callable[[Run], bool]) -> int:
+        """Return how many calls of runs that ``encloses`` accepts are open."""
+        return sum(encloses(run) for run, *_ in tuple(self.calls.values()))
+
+    def running_calls(self, encloses: Callable[[Run], bool], but_on: Place) -> int:
+        """Return how many of them may still be at work.
+
+        Not those of a task that is done: some spans are never ended.
 
         Args:
             encloses: Whose calls count.
-            but_on: A task whose calls do not; None counts all.
+            but_on: A task or a thread whose calls do not.
         """
         return sum(
-            encloses(run) and (but_on is None or task is not but_on)
-            for run, task, *_ in tuple(self.calls.values())
+            encloses(run)
+            and (getattr(call, "thread", 0) if task is None else task) != but_on
+            and not (task is not None and task.done())
+            for run, task, _, call in tuple(self.calls.values())
         )
 
     def calling(self, task: asyncio.Task[Any] | None) -> bool:
         """Whether a spending call is open on ``task``; None is any thread."""
         return any(caller is task for _, caller, *_ in tuple(self.calls.values()))
+
+    def task_of(self, number: int) -> asyncio.Task[Any] | None:
+        """Return the task that an open call may be stopped on, if it has one."""
+        _, task, _, _ = self.calls.get(number, (None, None, None, None))
+        return task
+
+    def opened(self) -> list[object]:
+        """Return every open call, as it was given to ``call_opened``."""
+        return [call for *_, call in tuple(self.calls.values())]
 
     def opened_on(self, task: asyncio.Task[Any] | None) -> list[object]:
         """Return the calls that ``task`` has open, the latest first; None: any thread.

@@ -326,22 +326,23 @@ class Work:
     def settle_if_idle(self) -> None:
         """Report the run as settled if it is abandoned and nothing of it runs."""
         abandonment = self.run.token.abandonment
-        over = self.left and self._told
-        if not over or abandonment is None or abandonment.inherited:
+        if not (self.left and self._told and abandonment) or abandonment.inherited:
             return
-        # Not what is open on the scope's own task: that has left, and a stream it
-        # dropped half-way may be ended by nobody.
-        open_calls = self.tree.open_calls(self.encloses, but_on=self.task)
-        if open_calls == 0 and self.threads == 0 and not self._stopping:
+        if not (self._calling() or self.threads or self._stopping):
             self._settle(0)
+
+    def _calling(self) -> int:
+        # Not what is open where the scope was: that has left, and a stream it dropped
+        # half-way may be ended by nobody.
+        return self.tree.running_calls(self.encloses, self.task or self.thread_id)
 
     def _report(self) -> None:
         """Give up waiting: say how much did not stop."""
         busy = self.tree.busy(self.encloses)
         stuck = max(len(busy), len(self._stopping)) + self.threads
         stuck += not self.left and self.task not in busy
-        # At least one: a call that is open on a task which serves others too.
-        self._settle(max(1, stuck))
+        # Else one, if a call is open on a task which serves others too.
+        self._settle(stuck or min(1, self._calling()))
 
     def _settle(self, unsettled: int) -> None:
         with self.tree.lock:

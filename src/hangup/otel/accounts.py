@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hangup import config
 from hangup.core import registry
 from hangup.core.policy import Decision
-from hangup.otel import names, runspan
+from hangup.otel import forks, names, runspan
 from hangup.otel.instruments import stopping_since
 from hangup.otel.labels import FewValues
 from hangup.otel.statements import Statement
@@ -51,18 +51,33 @@ class Accounts(registry.RunObserver):
         self._settlement = settlement
         self._statements = statements
         recorder.after_settling = statements.tell
+        recorder.bookkeeper.also(self.drain)
         self._tenants = FewValues(_MOST_TENANTS)
         for tenant in config.current().tenants:
             self._tenants(tenant)
-        instruments.seed_shared((*self._tenants.admitted(), names.OTHER))
-        for name, mode in registry.declared():
-            self.declared(name, mode)
+        self._seed()
+        # Which process this is, counted from the one that made this object.
+        self._generation = 0
         # Ledgers of runs that were garbage collected open, and of the run above. Their
         # finaliser may run in the middle of anything, with any lock held, so it only
         # leaves them here.
         self._orphans: deque[tuple[Ledger, Ledger | None, Statement]] = deque(
             maxlen=10_000
         )
+
+    def _seed(self) -> None:
+        self._instruments.seed_shared((*self._tenants.admitted(), names.OTHER))
+        for name, mode in registry.declared():
+            self.declared(name, mode)
+
+    def after_fork(self) -> None:
+        """Begin anew in a child process: the parent tells of its runs itself."""
+        self._generation += 1
+        self._orphans.clear()
+        self._statements.after_fork()
+        self._tenants.after_fork()
+        self._seed()
+        forks.adopt(self.started)
 
     def declared(self, name: str, mode: Mode) -> None:
         """Make the series of runs that will come exist at zero."""
@@ -84,7 +99,9 @@ class Accounts(registry.RunObserver):
             runspan.adopt_current(run)
         else:
             above = run.parent.ledger
-        finalizer = weakref.finalize(run, self._orphaned, ledger, above, statement)
+        finalizer = weakref.finalize(
+            run, self._orphaned, ledger, above, statement, self._generation
+        )
         finalizer.atexit = False
 
     def abandoned(self, run: Run) -> None:
@@ -180,10 +197,16 @@ class Accounts(registry.RunObserver):
         self._statements.tell(all_of_them=True)
 
     def _orphaned(
-        self, ledger: Ledger, above: Ledger | None, statement: Statement
+        self,
+        ledger: Ledger,
+        above: Ledger | None,
+        statement: Statement,
+        generation: int,
     ) -> None:
-        if not ledger.decided:
+        # A forked child frees what its parent still has: that tells of it itself.
+        if generation == self._generation and not ledger.decided:
             self._orphans.append((ledger, above, statement))
+            self._recorder.bookkeeper.wake()
 
     @staticmethod
     def _settle_held(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hangup.core.run import Run
     from hangup.otel.call import Exchange
     from hangup.otel.labels import FewValues
+    from hangup.otel.later import LaterMeter
     from hangup.spend.avoided import Estimate
     from hangup.spend.pricing import Cost
     from hangup.spend.usage import Usage
@@ -36,7 +37,9 @@ class Avoidance:
         run_names: Limits the run names that are.
     """
 
-    def __init__(self, meter: Meter, models: FewValues, run_names: FewValues) -> None:
+    def __init__(
+        self, meter: Meter | LaterMeter, models: FewValues, run_names: FewValues
+    ) -> None:
         self._models = models
         self._names = run_names
         self._history = Avoided()

@@ -24,14 +24,18 @@ class Bookkeeper:
     """Calls back on a daemon thread of its own. Thread-safe, survives a fork.
 
     Args:
-        settle: What to call; several wishes at a time may be met by one call.
+        calls: What to call, in turn; several wishes at a time may be met at once.
     """
 
-    def __init__(self, settle: Callable[[], None]) -> None:
-        self._settle = settle
+    def __init__(self, *calls: Callable[[], None]) -> None:
+        self._calls = list(calls)
         # Its ``put`` may be called from a finaliser that interrupts another ``put``.
         self._wishes: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+
+    def also(self, call: Callable[[], None]) -> None:
+        """Call this too, before the others."""
+        self._calls.insert(0, call)
 
     def start(self) -> None:
         """Start the thread, if it does not run. Not to be called by finalisers."""
@@ -63,4 +67,5 @@ class Bookkeeper:
 
     def _work(self, wishes: queue.SimpleQueue[str]) -> None:
         while wishes.get() != _END:
-            guarded(self._settle)
+            for call in self._calls:
+                guarded(call)

@@ -157,3 +157,16 @@ def same_above(call: Call) -> Call | None:
     if above is None or call.kind not in MODEL_CALLS or above.kind != call.kind:
         return None
     return above
+
+
+def scope_of(span: object) -> str:
+    """Return the name of the instrumentation that made a span; "" where it has none."""
+    scope = getattr(span, "instrumentation_scope", None)
+    return str(getattr(scope, "name", ""))
+
+
+def stand_in(call: Call, above: Call) -> None:
+    """Note that a call stands right inside another one."""
+    if above.inner is None:
+        above.inner = {}
+    above.inner[call.span_id] = call

@@ -20,27 +20,34 @@ from hangup.config import Mode
 from hangup.core import quiet, registry, rollout, sleeps
 from hangup.core.current import set_bridge
 from hangup.core.guard import guarded
-from hangup.otel import exchanges, names, propagator, settlement
+from hangup.otel import exchanges, forks, names, propagator, settlement
 from hangup.otel.accounts import Accounts
 from hangup.otel.context import OtelBridge
 from hangup.otel.guard import Guard
 from hangup.otel.instruments import Instruments
+from hangup.otel.later import PATIENCE
 from hangup.otel.prices import load_pricer
 from hangup.otel.processor import HangupSpanProcessor
-from hangup.otel.recorder import PATIENCE, Recorder
+from hangup.otel.recorder import Recorder
 from hangup.otel.rollout import Rollout
 from hangup.otel.sampler import HangupSampler
 from hangup.otel.statements import Statements
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
     from collections.abc import Collection
 
     from opentelemetry._logs import LoggerProvider
+
+    from hangup.otel.call import Call
 
 _logger = logging.getLogger("hangup")
 
 # Adapters are plug-ins: they sit above this layer, so they are loaded by name.
 _ADAPTERS = ("hangup.clients", "hangup.servers.mcp", "hangup.servers.a2a")
+
+_LAST_PATIENCE = 5.0
+"""Seconds that the end of a process waits for calls that are being entered."""
 
 
 def installed_version() -> str:
@@ -146,9 +153,9 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         for adapter in _ADAPTERS:
             guarded(importlib.import_module(adapter).install)
         atexit.register(self._at_exit)
-        if not self._forks and hasattr(os, "register_at_fork"):
+        if not self._forks:
             self._forks = True
-            os.register_at_fork(after_in_child=self._after_fork)
+            forks.first(self._after_fork)
 
     def _instruments_on(self, meters: metrics.MeterProvider) -> Instruments:
         """Return instruments on these meters, those of the last time if they were.
@@ -217,14 +224,22 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
             if isinstance(provider.sampler, HangupSampler):
                 self._set_sampler(provider.sampler.wrapped)
             del self._provider
+        if self._instruments is not None:
+            self._instruments.later.drain(PATIENCE)
         del self._accounts
 
     def _after_fork(self) -> None:
-        if getattr(self, "_accounts", None) is not None:
-            self._recorder.after_fork()
-            self._rollout.after_fork()
-            if self._instruments is not None:
-                self._instruments.after_fork()
+        if getattr(self, "_accounts", None) is None:
+            return
+        tracers = getattr(self, "_provider", None)
+        forks.renew_identity(tracers, self._meters, self._loggers)
+        forks.renew_sums(self._meters)
+        self._recorder.after_fork()
+        self._rollout.after_fork()
+        if self._instruments is not None:
+            self._instruments.after_fork()
+        self._accounts.after_fork()
+        forks.at_exit(self._end_child)
 
     def _before_collect(self) -> None:
         accounts = getattr(self, "_accounts", None)
@@ -248,15 +263,37 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
             if force_flush is not None:
                 guarded(force_flush, int(timeout * 1000))
 
+    def give_up(self, loop: AbstractEventLoop | None = None) -> None:
+        """Close the calls that will not end any more: what they used is unknown.
+
+        For whoever knows that the process is going down. Thread-safe; raises nothing.
+
+        Args:
+            loop: Only those made on tasks of this one; None: every call.
+        """
+        if getattr(self, "_accounts", None) is None:
+            return
+        # What stands in others goes first, as where they end by themselves.
+        for call in reversed(self._recorder.opened):
+            if loop is None or _runs_on(loop, call):
+                guarded(self._recorder.give_up, call)
+
+    def _end_child(self) -> None:
+        # Its providers do not shut down either, so nobody else exports.
+        self._at_exit()
+        self.flush()
+
     def _at_exit(self) -> None:
+        forks.conclude()
         # What still runs now reaches nobody any more: it was not delivered.
         guarded(registry.shutdown)
+        self.give_up()
         self._flush()
 
     def _flush(self) -> None:
         accounts = getattr(self, "_accounts", None)
         if accounts is not None:
-            guarded(self._recorder.settle, PATIENCE)
+            guarded(self._recorder.settle, _LAST_PATIENCE)
             guarded(accounts.flush)
 
 
@@ -268,6 +305,11 @@ def _of_the_sdk(tracers: Any) -> Any:
     ):
         return behind
     return tracers
+
+
+def _runs_on(loop: AbstractEventLoop, call: Call) -> bool:
+    task = None if call.run is None else call.run.work.tree.task_of(call.ticket)
+    return task is not None and task.get_loop() is loop
 
 
 def _remove_processor(provider: Any, processor: HangupSpanProcessor) -> None:

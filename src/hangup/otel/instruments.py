@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 from opentelemetry import trace
 from opentelemetry.metrics import Observation
 
-from hangup.config import OnDisconnect
+from hangup.config import Mode, OnDisconnect
 from hangup.core import registry
 from hangup.core.cause import Cause
 from hangup.core.policy import Decision
 from hangup.otel import calls, names
 from hangup.otel.avoidance import Avoidance
 from hangup.otel.labels import FewValues, Room
+from hangup.otel.later import PATIENCE, Later, LaterMeter
 from hangup.otel.metered import Metered
 from hangup.spend.fate import Basis, Fate
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter
 
-    from hangup.config import Mode
     from hangup.core.cause import Abandonment
     from hangup.core.run import Run
     from hangup.spend.posting import Posting
@@ -70,6 +70,8 @@ class Instruments:
         self, meter: Meter, version: str, mode: str, before_collect: Callable[[], None]
     ) -> None:
         self.meter = meter
+        self.later = Later()
+        later = LaterMeter(meter, self.later)
         self.names = FewValues(names.MOST_RUN_NAMES)
         self.models = FewValues(names.MOST_MODELS)
         self.metered = Metered(self.models)
@@ -79,15 +81,15 @@ class Instruments:
         self._call_room = Room(len(calls.KINDS) * _FATE_SETS)
         self._refusal_room = Room(2 * len(calls.KINDS) * len(Cause))
         self._token_room = Room(_MODES * _FATE_SETS * 2)
-        self.avoided = Avoidance(meter, self.models, self.names)
+        self.avoided = Avoidance(later, self.models, self.names)
         self.info = {names.VERSION: version, names.MODE: mode}
         self._before_collect = before_collect
 
         def counter(name: str, unit: str, doc: str) -> Counter:
-            return meter.create_counter(name, unit=unit, description=doc)
+            return later.create_counter(name, unit=unit, description=doc)
 
         def histogram(name: str, doc: str, bounds: tuple[float, ...]) -> Histogram:
-            return meter.create_histogram(
+            return later.create_histogram(
                 name,
                 unit="s",
                 description=doc,
@@ -334,13 +336,26 @@ class Instruments:
             self.add_run(0, outcome, cause, caller, name, mode)
 
     def after_fork(self) -> None:
-        """Take locks of one's own in a child process."""
+        """Begin at zero in a child process, with locks of one's own."""
+        self.later.after_fork()
         rooms = (self._run_room, self._call_room, self._refusal_room, self._token_room)
         for part in (self.names, self.models, self.metered, self.avoided, *rooms):
             part.after_fork()
+        before, self._seeded = self._seeded, set()
+        self._calls_seen.clear()
+        self.baggage_lost.add(0)
+        for what, *labels in before:
+            # What the parent has made to exist at zero exists here too.
+            if what == "run":
+                self.seed_run(labels[0], Mode(labels[1]))
+            elif what == "kind":
+                self._seed_kind(*labels)
+            else:
+                self._seed_model(labels[0], labels[1], Mode(labels[2]))
 
     def _observe_info(self, _options: CallbackOptions) -> Iterable[Observation]:
         self._before_collect()
+        self.later.drain(PATIENCE)
         yield Observation(1, self.info)
 
     def _observe_active(self, _options: CallbackOptions) -> Iterable[Observation]:

@@ -77,8 +77,9 @@ class Metered:
             yield Observation(int(tokens), {names.MODEL: model})
 
     def after_fork(self) -> None:
-        """Take a lock of one's own: somebody may have held the parent's."""
+        """Begin at zero, with a lock of one's own: the parent's may have been held."""
         self._lock = threading.RLock()
+        self._sums.clear()
 
     def _snapshot(self) -> list[tuple[tuple[str, bool], list[float]]]:
         with self._lock:

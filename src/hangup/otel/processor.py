@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from opentelemetry.sdk.trace import SpanProcessor
 
 from hangup.core.guard import guarded
-from hangup.otel.recorder import PATIENCE
+from hangup.otel.later import PATIENCE
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

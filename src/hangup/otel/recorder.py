@@ -18,7 +18,8 @@ from hangup.core.opening import loop_here, open_call
 from hangup.otel import names
 from hangup.otel.booking import Booking
 from hangup.otel.bookkeeper import Bookkeeper
-from hangup.otel.call import Call, Exchange
+from hangup.otel.call import Call, Exchange, stand_in
+from hangup.otel.later import PATIENCE
 from hangup.otel.twins import unanswered
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ _MOST_OPEN = 10_000
 _MOST_NESTED = 4_096
 # Calls that have ended and wait for a turn of the loop; their spans are kept for it.
 _MOST_PENDING = 256
-PATIENCE = 1.0
-"""Seconds that reading metrics waits for calls that are just being entered."""
 
 
 class Recorder(registry.RunObserver):
@@ -73,17 +72,18 @@ class Recorder(registry.RunObserver):
         self._due_on: asyncio.AbstractEventLoop | None = None
         self._settling = threading.Lock()
         self._settler: int | None = None  # the thread that is at it
-        self._bookkeeper = Bookkeeper(self.settle)
+        self.bookkeeper = Bookkeeper(self.settle, instruments.later.drain)
+        instruments.later.wake = self.bookkeeper.wake
         # Called when the books are still: runs may have to be told of.
         self.after_settling: Callable[[], None] = _nothing
 
     def begin(self) -> None:
         """Take up work: calls come in from here on. Idempotent."""
-        self._bookkeeper.start()
+        self.bookkeeper.start()
 
     def finish(self) -> None:
         """Settle, and end what works in the background. Idempotent."""
-        self._bookkeeper.stop()
+        self.bookkeeper.stop()
         self.settle(PATIENCE)
 
     def after_fork(self) -> None:
@@ -95,12 +95,18 @@ class Recorder(registry.RunObserver):
         self._open.clear()
         self._held.clear()
         self.inside.clear()
-        self._bookkeeper.after_fork()
+        self._seeded.clear()
+        self.bookkeeper.after_fork()
 
     @property
     def open_calls(self) -> int:
         """How many calls are open in the process."""
         return len(self._open)
+
+    @property
+    def opened(self) -> tuple[Call, ...]:
+        """The calls that are open in the process, the oldest first."""
+        return tuple(self._open.values())
 
     def around(self, parent_id: int) -> Call | None:
         """Return the open call that a span with this parent stands in."""
@@ -131,7 +137,7 @@ class Recorder(registry.RunObserver):
             self._evict()
         self._open[span_id] = self.inside[span_id] = call
         if call.parent is not None:
-            _stand_in(call, call.parent)
+            stand_in(call, call.parent)
         run = call.run
         if run is None:
             return
@@ -147,7 +153,7 @@ class Recorder(registry.RunObserver):
             self._evict()
         self._open[exchange.span_id] = exchange
         if exchange.parent is not None:
-            _stand_in(exchange, exchange.parent)
+            stand_in(exchange, exchange.parent)
         run = exchange.run
         if run is None:
             exchange.started_at = SYSTEM_CLOCK.monotonic()
@@ -218,8 +224,9 @@ class Recorder(registry.RunObserver):
 
     def mark_abandoned(self, run: Run, cause: str) -> None:
         """Put the cause on every open call of an abandoned run."""
-        for call in tuple(self._open.values()):
-            if call.span is None or call.run is None:
+        # Of its tree: the process may have thousands that nobody ever ends.
+        for call in run.work.tree.opened():
+            if not isinstance(call, Call) or call.span is None:
                 continue
             if run.work.encloses(call.run):
                 call.span.set_attribute(names.CAUSE, cause)
@@ -229,8 +236,14 @@ class Recorder(registry.RunObserver):
     def _evict(self) -> None:
         """Give up on the oldest open call: its span was most likely never ended."""
         oldest = _first(self._open)
-        call = None if oldest is None else self._open.pop(oldest, None)
-        if call is not None:
+        if oldest is not None and (call := self._open.get(oldest)) is not None:
+            self.give_up(call)
+
+    def give_up(self, call: Call) -> None:
+        """Close a call that nobody will end: what it used is unknown. Idempotent."""
+        if isinstance(call, Exchange):
+            self.end_exchange(call)
+        elif self._open.pop(call.span_id, None) is not None:
             self.inside.pop(call.span_id, None)
             self._close(call, None)
 
@@ -246,14 +259,15 @@ class Recorder(registry.RunObserver):
             # with the books, for a finaliser may have brought us here.
             run.work.tree.calls.pop(call.ticket, None)
         self._pending.append(call)
+        if len(self._pending) >= _MOST_PENDING:  # nobody has had a turn for long
+            self.settle()
+            return
         loop = loop_here()
         if loop is None:
-            self._bookkeeper.wake()
+            self.bookkeeper.wake()
         elif loop is not self._due_on:
             self._due_on = loop
             loop.call_soon(guarded, self.settle)
-        elif len(self._pending) >= _MOST_PENDING:  # the loop has had no turn for long
-            self.settle()
 
     # Into the books
 
@@ -342,8 +356,8 @@ class Recorder(registry.RunObserver):
 
         A span that does end later finds it has been counted.
         """
-        for call in tuple(self._open.values()):
-            if not call.estimates or call.inner or call.run is None:
+        for call in run.work.tree.opened():
+            if not isinstance(call, Call) or not call.estimates or call.inner:
                 continue
             if run.work.encloses(call.run):
                 guarded(self._booking.enter_estimates, call)
@@ -352,12 +366,6 @@ class Recorder(registry.RunObserver):
 
 def _nothing() -> None:
     """Do nothing."""
-
-
-def _stand_in(call: Call, above: Call) -> None:
-    if above.inner is None:
-        above.inner = {}
-    above.inner[call.span_id] = call
 
 
 def _first(entries: Mapping[int, object]) -> int | None:

@@ -191,6 +191,13 @@ class Statement:
         )
 
 
+def _first(statements: dict[Statement, object]) -> Statement | None:
+    try:
+        return next(iter(statements), None)
+    except RuntimeError:  # another thread changes it: one more comes soon
+        return None
+
+
 def _around(span: trace.SpanContext) -> Context:
     return trace.set_span_in_context(trace.NonRecordingSpan(span))
 
@@ -214,12 +221,16 @@ class Statements:
         self._waiting: dict[Statement, object] = {}
         self._looks = 0
 
+    def after_fork(self) -> None:
+        """Forget what the parent process has to tell."""
+        self._due, self._waiting = {}, {}
+
     def due(self, statement: Statement) -> None:
         """Note that a run that is over has something to tell, or may have now."""
         self._waiting.pop(statement, None)
         self._due[statement] = None
         if len(self._due) + len(self._waiting) > _MOST_DUE:
-            oldest = next(iter(tuple(self._waiting) or tuple(self._due)), None)
+            oldest = _first(self._waiting) or _first(self._due)
             guarded(self._tell_one, oldest)
 
     def tell(self, *, all_of_them: bool = False) -> None:

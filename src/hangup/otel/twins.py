@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from hangup.core.tree import current_task
-from hangup.otel.call import MODEL_CALLS, Call
+from hangup.otel.call import MODEL_CALLS, Call, scope_of
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -25,7 +25,7 @@ def twin_of(call: Call, span: Span) -> Call | None:
     if other is None or other.inner or other.kind != call.kind:
         return None
     models = {call.model, other.model} - {None}
-    if len(models) > 1 or _scope_of(other.span) == _scope_of(span):
+    if len(models) > 1 or scope_of(other.span) == scope_of(span):
         return None
     return other
 
@@ -47,8 +47,3 @@ def unanswered(run: Run) -> Call | None:
         ):
             return call
     return None
-
-
-def _scope_of(span: object) -> str:
-    scope = getattr(span, "instrumentation_scope", None)
-    return str(getattr(scope, "name", ""))

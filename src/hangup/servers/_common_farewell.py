@@ -61,7 +61,10 @@ async def end() -> None:
     try:
         await stop_runs()
         settlement.release()
-        await asyncio.to_thread(HangupInstrumentor().flush, _EXPORT_SECONDS)
+        instrumentor = HangupInstrumentor()
+        # What observe lets go on, or what did not stop, is cut with this loop.
+        instrumentor.give_up(asyncio.get_running_loop())
+        await asyncio.to_thread(instrumentor.flush, _EXPORT_SECONDS)
     except Exception:  # the server's shutdown goes on
         _logger.exception("hangup could not end cleanly with the application")
 
