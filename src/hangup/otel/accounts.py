@@ -74,7 +74,8 @@ class Accounts(registry.RunObserver):
         known = run.tenant in config.current().tenants
         tenant = self._tenants(run.tenant) if known else names.OTHER
         post = partial(self._instruments.post, name=name, mode=run.mode, tenant=tenant)
-        statement = Statement(run, post, self._statements.due)
+        due, catch_up = self._statements.due, self._recorder.settle
+        statement = Statement(run, post, due, catch_up)
         ledger = Ledger(statement.post)
         run.ledger = ledger
         run.statement = statement

@@ -27,7 +27,7 @@ from hangup.core.current import current_run
 from hangup.core.guard import fault, guarded
 from hangup.core.unwind import stems_from_stop
 from hangup.errors import RunAbandoned, Stop
-from hangup.otel import calls, names, runspan
+from hangup.otel import calls, marks, names, runspan
 from hangup.otel.call import Call, least_time
 from hangup.otel.context import position_in
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
     from opentelemetry.util.types import Attributes
 
-    from hangup.core.run import Run
     from hangup.otel.recorder import Recorder
 
 
@@ -56,6 +55,7 @@ class Guard:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self._would = marks.WouldRefuse()
         # The multi-processors of the providers that are watched, by identity.
         self._watched: list[object] = []
         # What was wrapped: class, method, the original, the wrapper.
@@ -67,6 +67,7 @@ class Guard:
             self._watched.append(multi_processor)
             # Before the accounts are: what has ended is in the books when they close.
             registry.add_observer(self._recorder)
+            registry.add_observer(self._would)
             self._recorder.begin()
         if not self._patches:
             self._patch(Tracer, "start_span", self._wrap_start)
@@ -87,6 +88,7 @@ class Guard:
         """Restore what was wrapped, unless somebody wrapped it since. Idempotent."""
         self._watched.clear()
         registry.remove_observer(self._recorder)
+        registry.remove_observer(self._would)
         self._recorder.finish()
         for owner, name, original, wrapper in self._patches:
             if getattr(owner, name) is wrapper:
@@ -208,9 +210,14 @@ class Guard:
             )
             if parent is not None:
                 call.parent = self._recorder.around(parent.span_id)
+        would = self._would
+        if would.noted:
+            would.forget()
         refusal = self._decide(call, context, span_kind, attributes, span)
+        if would.noted:
+            would.mark(span, call.run)
         if refusal is not None:
-            guarded(_refuse, span, call.run)
+            guarded(marks.refuse, span, call.run)
             return refusal
         if recording:  # else nobody will tell its end: a disabled tracer, say
             run = call.run
@@ -313,15 +320,3 @@ def _stop_in(error: BaseException) -> str | None:
     run = current_run() if ours else None
     abandonment = None if run is None else run.token.abandonment
     return None if abandonment is None else abandonment.cause.value
-
-
-def _refuse(span: Span, run: Run | None) -> None:
-    """Mark and end a refused span: it is exported, and no live span leaks."""
-    abandonment = None if run is None else run.token.abandonment
-    if run is not None and abandonment is not None:
-        span.set_attribute(names.RUN_ID, run.id)
-        span.set_attribute(names.CAUSE, abandonment.cause.value)
-        span.set_attribute(names.DECISION, "refuse")
-        if abandonment.cause is Cause.DEADLINE:
-            span.set_status(StatusCode.ERROR, "refused: the run's deadline has passed")
-    span.end()

@@ -131,10 +131,18 @@ DETAIL: Final = "hangup.cause.detail"
 """Free text given with the cause."""
 DEADLINE: Final = "hangup.deadline"
 """The run's deadline, Unix milliseconds."""
+ABANDONED_AT: Final = "hangup.abandoned.at"
+"""When the run was abandoned (T0), Unix milliseconds; on its span."""
 SPAN_OVERRUN: Final = "hangup.overrun"
 """Seconds past its deadline at which the run's span ended."""
 DRAINED: Final = "hangup.drained"
 """True on a call that ``hangup.drain`` let go on when its run was abandoned."""
+LINK: Final = "hangup.link"
+"""On a link: what the other span is to this one, ``run`` (of a refused span: the run it
+was refused for) or ``stopped_by`` (of the run's span: where the kill came from, or the
+newer run)."""
+LINK_RUN: Final = "run"
+LINK_STOPPED_BY: Final = "stopped_by"
 EVENT_ABANDONED: Final = "hangup.run.abandoned"
 """Event on the run's span at the moment the abandonment was noticed."""
 
@@ -172,3 +180,8 @@ SERIES_PER_TENANT: Final = 4
 
 OTHER: Final = "other"
 NONE: Final = "none"
+
+# An alert reads it already, and nothing emits it yet: silent, as without a bus.
+
+BUS_UP: Final = "hangup.bus.up"
+"""Gauge: 1 while the process hears the bus, else 0; absent without one."""
