@@ -26,10 +26,9 @@ from hangup.otel.context import OtelBridge
 from hangup.otel.guard import Guard
 from hangup.otel.instruments import Instruments
 from hangup.otel.prices import load_pricer
-from hangup.otel.processor import HangupSpanProcessor
+from hangup.otel.providers import Providers
 from hangup.otel.recorder import PATIENCE, Recorder
 from hangup.otel.rollout import Rollout
-from hangup.otel.sampler import HangupSampler
 from hangup.otel.statements import Statements
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("hangup")
 
 # Adapters are plug-ins: they sit above this layer, so they are loaded by name.
-_ADAPTERS = ("hangup.clients",)
+_ADAPTERS = ("hangup.clients", "hangup.servers.auto")
 
 
 def installed_version() -> str:
@@ -102,14 +101,14 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         if settings.mode is Mode.OFF:
             return
         self._install(
-            tracer_provider or trace.get_tracer_provider(),
+            tracer_provider,
             meter_provider or metrics.get_meter_provider(),
             logger_provider or get_logger_provider(),
         )
 
     def _install(
         self,
-        tracers: trace.TracerProvider,
+        tracers: trace.TracerProvider | None,
         meters: metrics.MeterProvider,
         loggers: LoggerProvider,
     ) -> None:
@@ -123,7 +122,10 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
             instruments, self._recorder, settlement.observer(), statements
         )
         self._guard = Guard(self._recorder)
-        self._watch(tracers)
+        self._providers = Providers(self._recorder, self._guard)
+        self._providers.watch(
+            tracers or trace.get_tracer_provider(), more=tracers is None
+        )
         exchanges.watch(self._recorder)
         self._bridge = OtelBridge()
         set_bridge(self._bridge)
@@ -152,34 +154,6 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         self._rollout.tell(self._instruments.info)
         return self._instruments
 
-    def _watch(self, tracers: Any) -> None:
-        """Hook a provider of the SDK: guard, processor, sampler."""
-        tracers = _of_the_sdk(tracers)
-        multi_processor = getattr(tracers, "_active_span_processor", None)
-        if multi_processor is None or not hasattr(tracers, "add_span_processor"):
-            _logger.warning(
-                "hangup found no OpenTelemetry SDK tracer provider (%s): runs are "
-                "still stopped, but no call is measured. Set the provider up before "
-                "hangup.instrument()",
-                type(tracers).__name__,
-            )
-            self._guard.install_without_sdk()
-            return
-        if getattr(tracers, "_disabled", False):  # OTEL_SDK_DISABLED, by choice
-            self._guard.install_without_sdk()
-            return
-        self._provider = tracers
-        self._processor = HangupSpanProcessor(self._recorder)
-        tracers.add_span_processor(self._processor)
-        self._guard.install(multi_processor)
-        self._set_sampler(HangupSampler(tracers.sampler))
-
-    def _set_sampler(self, sampler: Any) -> None:
-        """Give the provider, and the tracers it has made, this sampler."""
-        self._provider.sampler = sampler
-        for tracer in tuple(getattr(self._provider, "_tracers", {}).values()):
-            tracer.sampler = sampler
-
     def _uninstrument(self, **_kwargs: Any) -> None:
         config.use(None)
         accounts = getattr(self, "_accounts", None)
@@ -198,13 +172,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         self._rollout.uninstall()
         set_bridge(None)
         self._guard.uninstall()
-        provider = getattr(self, "_provider", None)
-        if provider is not None:
-            self._processor.retire()
-            _remove_processor(provider, self._processor)
-            if isinstance(provider.sampler, HangupSampler):
-                self._set_sampler(provider.sampler.wrapped)
-            del self._provider
+        self._providers.uninstall()
         del self._accounts
 
     def _after_fork(self) -> None:
@@ -230,8 +198,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         if getattr(self, "_accounts", None) is None:
             return
         self._before_collect()
-        tracers = getattr(self, "_provider", None)
-        for provider in (tracers, self._meters, self._loggers):
+        for provider in (*self._providers, self._meters, self._loggers):
             force_flush = getattr(provider, "force_flush", None)
             if force_flush is not None:
                 guarded(force_flush, int(timeout * 1000))
@@ -246,24 +213,3 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         if accounts is not None:
             guarded(self._recorder.settle, PATIENCE)
             guarded(accounts.flush)
-
-
-def _of_the_sdk(tracers: Any) -> Any:
-    """Return the provider behind a proxy, such as logfire's, or what it was given."""
-    behind = getattr(tracers, "provider", None)
-    if not hasattr(tracers, "_active_span_processor") and hasattr(
-        behind, "_active_span_processor"
-    ):
-        return behind
-    return tracers
-
-
-def _remove_processor(provider: Any, processor: HangupSpanProcessor) -> None:
-    """Take our processor out again; the SDK has no call for it."""
-    multi: Any = getattr(provider, "_active_span_processor", None)
-    lock, present = getattr(multi, "_lock", None), "_span_processors"
-    if lock is None or not hasattr(multi, present):
-        return  # another SDK: the processor stays, and does nothing
-    with lock:
-        rest = tuple(one for one in getattr(multi, present) if one is not processor)
-        setattr(multi, present, rest)
