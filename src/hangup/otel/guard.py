@@ -121,7 +121,7 @@ class Guard:
         open_call = self._open
         note_span = self._note_span
         deciding = calls.DECIDING
-        kind_of = calls.kind_of
+        kind_of = calls.kind_among
 
         @functools.wraps(start_span)
         def guarded_start_span(
@@ -236,7 +236,9 @@ class Guard:
             run = call.run
             if run is not None and run.root.span is None:
                 runspan.adopt(run.root, span)
-            self._recorder.start(call, span)
+            # The method is two frames; see ``Recorder.end``.
+            own = getattr(span, "_context", None) or span.get_span_context()
+            self._recorder.start(call, span, own)
         return None
 
     def _decide(
@@ -277,6 +279,14 @@ class Guard:
             return stop_here(run, under_way=True)
         needs = settings.needs
         least = least_time(needs, call.kind, call.model) if needs else 0.0
+        token = run.token
+        if (
+            not least
+            and token.abandonment is None
+            and not run.latent
+            and token.deadline.at > run.clock.monotonic()
+        ):  # nearly every call: ``admit`` would say so too, one frame later
+            return None
         refusal = admit(run, call.kind, least, call.model)
         # Raising here kills a stdio MCP server; its adapter answers with an error.
         return None if span_kind is _SERVER else refusal

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from hangup.core import registry
 from hangup.core.clock import SYSTEM_CLOCK
 from hangup.core.guard import fault, guarded
+from hangup.core.opening import open_call
 from hangup.core.tree import current_task
 from hangup.otel import names
 from hangup.otel.booking import Booking
@@ -120,10 +121,10 @@ class Recorder(registry.RunObserver):
                 call.nested.pop(oldest, None)
                 self.inside.pop(oldest, None)
 
-    def start(self, call: Call, span: Span) -> None:
-        """Open a call that was allowed to start."""
+    def start(self, call: Call, span: Span, context: SpanContext) -> None:
+        """Open a call that was allowed to start: its span, and the span's context."""
         call.span = span
-        call.span_context = context = span.get_span_context()
+        call.span_context = context
         # By its place in the tuple: the property is a frame, on the path of every call.
         call.span_id = span_id = context[1]
         if len(self._open) >= _MOST_OPEN:
@@ -137,7 +138,7 @@ class Recorder(registry.RunObserver):
         if (call.kind, call.model, run.name, run.mode) not in self._seeded:
             self._seed(call, run)
         call.thread = threading.get_ident()
-        call.ticket = run.work.call_opened(call)
+        call.ticket = open_call(run, call)
         call.started_at = run.clock.monotonic()
 
     def start_exchange(self, exchange: Exchange) -> None:
@@ -151,7 +152,7 @@ class Recorder(registry.RunObserver):
         if run is None:
             exchange.started_at = SYSTEM_CLOCK.monotonic()
             return
-        exchange.ticket = run.work.call_opened(exchange)
+        exchange.ticket = open_call(run, exchange)
         exchange.started_at = run.clock.monotonic()
 
     def end_exchange(self, exchange: Exchange) -> None:
@@ -207,7 +208,9 @@ class Recorder(registry.RunObserver):
         if not self.inside:
             return
         try:
-            span_id = span.context[1]  # as in start
+            # As in start; the property is one more, where the SDK has its own name.
+            context = getattr(span, "_context", None) or span.context
+            span_id = context[1]
             call = self.inside.pop(span_id, None)
             if call is None:
                 return
