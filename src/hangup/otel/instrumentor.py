@@ -20,6 +20,7 @@ from hangup.config import Mode
 from hangup.core import quiet, registry, rollout
 from hangup.core.current import set_bridge
 from hangup.core.guard import guarded
+from hangup.errors import ConfigError
 from hangup.otel import exchanges, names, propagator, settlement
 from hangup.otel.accounts import Accounts
 from hangup.otel.context import OtelBridge
@@ -69,7 +70,21 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         """Install; where that was done, only lower the mode to the one given, if any.
 
         Runs under way follow. To raise it again, ``uninstrument()`` first.
+
+        Raises:
+            ConfigError: A setting cannot be used. Not where OpenTelemetry's zero code
+                calls: there it is logged, and hangup not installed.
         """
+        if not kwargs.get("skip_dep_check"):
+            return self._instrument_once(**kwargs)
+        try:
+            return self._instrument_once(**kwargs)
+        except ConfigError as error:
+            # The loader would stop there, and leave out what comes after us.
+            _logger.error("hangup is not installed: %s", error)  # noqa: TRY400
+            return None
+
+    def _instrument_once(self, **kwargs: Any) -> Any:
         mode = config.read_mode("mode", kwargs.get("mode"))
         if not self.is_instrumented_by_opentelemetry or mode is None:
             return super().instrument(**kwargs)
