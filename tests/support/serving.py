@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
 TESTS = Path(__file__).parents[1]
-_PATIENCE = 60.0
+_PATIENCE = 100.0
 
 
 def _uvicorn(target: str, port: int) -> list[str]:

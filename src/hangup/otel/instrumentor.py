@@ -77,6 +77,8 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         """
         if not kwargs.get("skip_dep_check"):
             return self._instrument_once(**kwargs)
+        if self.is_instrumented_by_opentelemetry:
+            return None  # by OTEL_CONFIG_FILE, whose settings these are
         try:
             return self._instrument_once(**kwargs)
         except ConfigError as error:

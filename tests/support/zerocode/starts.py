@@ -25,8 +25,32 @@ QUIET = {
     "OTEL_METRICS_EXPORTER": "books",
     "OTEL_METRIC_EXPORT_INTERVAL": "200",
     "TRACELOOP_TELEMETRY": "false",
+    # Whoever serves these has no such things, and they take a second to import.
+    "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "celery,grpc_client,grpc_server,"
+    "grpc_aio_client,grpc_aio_server",
 }
 """Nothing is sent anywhere, but the metrics to the books."""
+_DECLARED = """\
+file_format: "1.0"
+tracer_provider:
+  processors:
+    - batch: {{exporter: {{otlp_http: {{endpoint: "{traces}/v1/traces"}}}}}}
+meter_provider:
+  readers:
+    - periodic: {{interval: 200, exporter: {{books: {{}}}}}}
+instrumentation/development:
+  python:
+    hangup:
+      policy_file: {policy}
+      brake_share: 100
+"""
+
+
+def declared(directory: Path, policy: Path, traces: str) -> Path:
+    """Write OpenTelemetry's declarative configuration, hangup's settings in it."""
+    file = directory / "otel.yaml"
+    file.write_text(_DECLARED.format(traces=traces, policy=policy))
+    return file
 
 
 def entry_points(directory: Path, *, hangup: bool) -> Path:
@@ -72,7 +96,7 @@ def started(  # noqa: PLR0913  keywords
     """
     plugins = entry_points(directory / "plugins", hangup=not installed)
     path = [str(plugins), str(TESTS), str(_SOURCE)]
-    launcher = (str(python),)
+    launcher: tuple[str, ...] = (str(python),)
     if instrument:
         launcher = (str(python.parent / "opentelemetry-instrument"), *launcher)
     return serving(

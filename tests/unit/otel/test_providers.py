@@ -62,7 +62,7 @@ class Meters:
 
     def total(self, metric: str, **labels: str) -> float | None:
         """Sum a metric; None where it has no series of these labels."""
-        data = self._reader.get_metrics_data()
+        data: Any = self._reader.get_metrics_data()
         points = [
             point.value
             for resource in ([] if data is None else data.resource_metrics)
@@ -117,7 +117,8 @@ def test_a_provider_that_is_set_up_later_is_measured_and_enforced(
 def test_two_providers_are_measured_and_left_as_they_were(meters: Meters) -> None:
     first = TracerProvider(shutdown_on_exit=False)
     trace._TRACER_PROVIDER = first
-    tracer, init = first.get_tracer("theirs"), TracerProvider.__init__
+    tracer: Any = first.get_tracer("theirs")
+    init = TracerProvider.__init__
     hangup.instrument(meter_provider=meters.proxy)
     meters.set_up()
     second = TracerProvider(shutdown_on_exit=False)
