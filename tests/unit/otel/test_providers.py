@@ -14,6 +14,8 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from support.telemetry import chat, used
 
 import hangup
+from hangup import config
+from hangup.config import Mode
 from hangup.errors import RunAbandoned
 from hangup.otel import names
 from hangup.otel.instrumentor import HangupInstrumentor
@@ -196,3 +198,37 @@ def test_before_any_provider_calls_are_refused_all_the_same(
         run.cancel("killed")
         with chat(trace.get_tracer("theirs")):
             pytest.fail("it was to be refused")
+
+
+def test_with_the_sdk_disabled_calls_are_refused_all_the_same(
+    meters: Meters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    hangup.instrument(meter_provider=meters.proxy)
+    assert refused(TracerProvider(shutdown_on_exit=False))
+
+
+def test_a_wrong_setting_does_not_keep_zero_code_from_what_comes_after_us(
+    meters: Meters, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """OpenTelemetry's loader ends at the first instrumentation that raises."""
+    monkeypatch.setenv("HANGUP_MODE", "enfroce")
+    instrumentor = HangupInstrumentor()
+    instrumentor.instrument(skip_dep_check=True, meter_provider=meters.proxy)
+    assert not instrumentor.is_instrumented_by_opentelemetry
+    [record] = caplog.records
+    assert record.levelname == "ERROR"
+    assert "HANGUP_MODE='enfroce'" in record.getMessage()
+
+
+def test_what_a_file_has_set_up_is_not_loaded_again_nor_complained_of(
+    meters: Meters, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With OTEL_CONFIG_FILE, its settings come first and the loader after them."""
+    instrumentor = HangupInstrumentor()
+    options: dict[str, Any] = {"mode": False, "frameworks": ["quart"]}  # a plain off
+    instrumentor.instrument(**options, meter_provider=meters.proxy)
+    instrumentor.instrument(skip_dep_check=True)
+    assert config.current().mode is Mode.OFF
+    assert config.current().frameworks == ("quart",)
+    assert caplog.records == []
