@@ -20,32 +20,48 @@ PATIENCE = 60.0  # seconds; the machine may be busy
 JOB = "agents"
 
 
+def free_port() -> int:
+    """Return a port on loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 class Prometheus:
     """Debian's binary with a folder of its own.
 
     Args:
         folder: For its configuration and its data.
-        target: Port on loopback of what it scrapes.
+        target: Port on loopback of what it scrapes, or several.
         rules: A rule file's content; it is evaluated every second.
+        alertmanager: The address of who is told of what fires, if anybody.
     """
 
-    def __init__(self, folder: Path, target: int, rules: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        target: int | tuple[int, ...],
+        rules: dict[str, Any],
+        alertmanager: str | None = None,
+    ) -> None:
         require("prometheus")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
+        targets = (target,) if isinstance(target, int) else target
         for group in rules["groups"]:
             group["interval"] = "1s"
         (folder / "rules.yaml").write_text(to_yaml(rules))
         scrape = {
             "job_name": JOB,
-            "static_configs": [{"targets": [f"127.0.0.1:{target}"]}],
+            "static_configs": [{"targets": [f"127.0.0.1:{one}" for one in targets]}],
         }
-        config = {
+        config: dict[str, Any] = {
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": ["rules.yaml"],
             "scrape_configs": [scrape],
         }
+        if alertmanager is not None:
+            told = {"static_configs": [{"targets": [alertmanager]}]}
+            config["alerting"] = {"alertmanagers": [told]}
         (folder / "prometheus.yaml").write_text(to_yaml(config))
         self._folder = folder
         self._address = f"127.0.0.1:{port}"
@@ -61,6 +77,7 @@ class Prometheus:
                     f"--config.file={self._folder / 'prometheus.yaml'}",
                     f"--storage.tsdb.path={self._folder / 'data'}",
                     f"--web.listen-address={self._address}",
+                    "--enable-feature=exemplar-storage",
                 ],
                 stderr=log,
                 stdout=log,
@@ -99,6 +116,18 @@ class Prometheus:
         """Return the one value of an expression, or -1."""
         found = self.ask(expr)
         return float(found[0]["value"][1]) if found else -1
+
+    def exemplars(self, expr: str) -> list[dict[str, Any]]:
+        """Return the exemplars of the last hour of the series in an expression."""
+        now = time.time()
+        when: dict[str, str | float] = {
+            "query": expr,
+            "start": now - 3600,
+            "end": now + 60,
+        }
+        answer = self._client.get("/api/v1/query_exemplars", params=when).json()
+        assert answer["status"] == "success", (expr, answer)
+        return [one for series in answer["data"] for one in series["exemplars"]]
 
     def rules(self) -> list[dict[str, Any]]:
         """Return every rule with its health and its alerts."""

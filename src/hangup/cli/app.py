@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hangup.cli import demo, policy
+from hangup.cli import dashboards, demo, policy
 
 app = typer.Typer(
     name="hangup",
@@ -18,6 +18,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.add_typer(policy.app, name="policy")
+app.add_typer(dashboards.app, name="dashboards")
 
 
 def _show_version(asked: bool) -> None:  # noqa: FBT001  typer's callback shape

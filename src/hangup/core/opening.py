@@ -21,7 +21,8 @@ _TASKS: Final[dict[Any, asyncio.Task[Any]] | None] = (
     if sys.version_info < (3, 12)
     else None
 )
-_loop_here = asyncio._get_running_loop  # noqa: SLF001  unlike the other, raises nothing
+loop_here = asyncio._get_running_loop  # noqa: SLF001
+"""Returns the running loop or None; unlike ``get_running_loop`` it raises nothing."""
 
 
 def open_call(run: Run, call: object = None) -> int:
@@ -34,7 +35,7 @@ def open_call(run: Run, call: object = None) -> int:
         run: Whose call it is.
         call: What the layer that follows calls knows it by.
     """
-    loop = _loop_here()
+    loop = loop_here()
     if loop is None:
         task = None
     elif _TASKS is None:

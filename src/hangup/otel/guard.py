@@ -31,6 +31,7 @@ from hangup.errors import RunAbandoned, Stop
 from hangup.otel import calls, marks, names, runspan
 from hangup.otel.call import Call, least_time
 from hangup.otel.context import position_in
+from hangup.otel.twins import twin_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -174,7 +175,8 @@ class Guard:
         ) -> Any:
             call_kind = calls.kind_of(attributes) if self._patches else None
             if call_kind is not None:
-                call = Call(call_kind, calls.model_of(attributes))
+                call = Call()
+                call.kind, call.model = call_kind, calls.model_of(attributes)
                 refusal = guarded(self._decide, call, context, kind, attributes)
                 if refusal is not None:
                     raise refusal
@@ -211,7 +213,8 @@ class Guard:
         model = attributes.get("gen_ai.request.model")
         if not (model and isinstance(model, str)):
             model = calls.model_of(attributes)
-        call = Call(kind, model)
+        call = Call()
+        call.kind, call.model = kind, model
         # The class is abstract: to ask for an instance is two frames and a registry.
         recording = span.__class__ is _MADE or isinstance(span, SdkSpan)
         if self._recorder.inside:
@@ -265,7 +268,7 @@ class Guard:
         call.run = run
         around = call.parent
         if around is None and span is not None and run.work.tree.calls:
-            around = call.parent = self._recorder.twin_of(call, span)
+            around = call.parent = twin_of(call, span)
         settings = run.settings
         if around is not None and around.protected:
             call.protected = True
