@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
-from support.asgi import body, http_scope, serve, spend
+from support.asgi import HTTP_DISCONNECT, Peer, body, http_scope, serve, spend
 
 import hangup
 from hangup import config
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from starlette.requests import Request
-    from support.asgi import Journal
+    from support.asgi import Journal, Scope
 
     from hangup.core.run import Run
 
@@ -65,8 +65,24 @@ def agent(*middleware: Middleware) -> Starlette:
 
 def visit(app: Any, path: str = "/ask/7", **fields: str) -> None:
     scope = {**http_scope(path, **fields), "scheme": "http", "query_string": b""}
-    peer = asyncio.run(serve(app, scope, body()))
-    assert peer.status == 200
+    assert asyncio.run(served(app, scope)).status == 200
+
+
+def complete(peer: Peer) -> bool:
+    last = peer.sent[-1] if peer.sent else {}
+    return last.get("type") == "http.response.body" and not last.get("more_body")
+
+
+async def served(app: Any, scope: Scope) -> Peer:
+    """As servers do it: when the response is complete there is a disconnect."""
+    peer = Peer(body())
+    serving = asyncio.ensure_future(app(scope, peer.receive, peer.send))
+    async with asyncio.timeout(10):
+        while not (serving.done() or complete(peer)):  # noqa: ASYNC110  by hand
+            await asyncio.sleep(0)
+        peer.feed(HTTP_DISCONNECT)
+        await serving
+    return peer
 
 
 def outermost(journal: Journal) -> list[tuple[str, str]]:
