@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from hangup.config import from_environment
 from hangup.core.current import current_run, position
 
 if TYPE_CHECKING:
@@ -64,6 +65,9 @@ def instrument(
     """
     from hangup.otel.instrumentor import HangupInstrumentor  # noqa: PLC0415  slow
 
+    if settings.get("frameworks") is None:
+        # Code that says where hangup is says where runs are, too.
+        settings["frameworks"] = from_environment().frameworks or ()
     HangupInstrumentor().instrument(
         mode=mode,
         tracer_provider=tracer_provider,

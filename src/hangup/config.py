@@ -71,6 +71,8 @@ def _iterable(name: str, value: object) -> list[str]:
 
 
 def _mode(name: str, value: object) -> Mode:
+    if value is False:
+        return Mode.OFF  # YAML takes a plain off for that
     try:
         return Mode(str(value).strip().lower())
     except ValueError:
@@ -177,6 +179,22 @@ def _tenant_from(name: str, value: object) -> str:
     raise ConfigError(name, value, "write header:NAME or baggage:NAME")
 
 
+FRAMEWORKS = ("starlette", "fastapi", "litestar", "django", "quart")
+"""Web frameworks that can be served without a line of code."""
+
+
+def _frameworks(name: str, value: object) -> tuple[str, ...]:
+    words = tuple(word.lower() for word in _words(name, value))
+    if words == ("none",) or not words:
+        return ()
+    if words == ("all",):
+        return FRAMEWORKS
+    if set(words) <= set(FRAMEWORKS):
+        return words
+    known = ", ".join(FRAMEWORKS)
+    raise ConfigError(name, value, f"choose some of {known}, or write all or none")
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """A checked, immutable set of settings. Thread-safe."""
@@ -274,6 +292,14 @@ class Settings:
         "Where a server finds whom a request is for: header:x-tenant, or the entry "
         "baggage:tenant. Trust it as far as whoever sets it. Code that names one goes "
         "first.",
+    )
+    frameworks: tuple[str, ...] | None = _setting(
+        None,
+        _frameworks,
+        "Web frameworks whose applications get a run a request without a line of code: "
+        "starlette (and with it fastapi), litestar, django, quart; all or none. Unset: "
+        "all under opentelemetry-instrument, none where code calls "
+        "hangup.instrument().",
     )
     policy_file: str | None = _setting(
         None,

@@ -207,7 +207,7 @@ def telemetry(
         instrumentor.instrument(
             tracer_provider=recorded.tracer_provider,
             meter_provider=recorded.meter_provider,
-            **settings,
+            **({"frameworks": ()} | settings),
         )
         yield recorded
     finally:

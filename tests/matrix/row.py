@@ -47,6 +47,7 @@ def main() -> None:
     recorded = testing.Telemetry()
     provider = set_up_provider(recorded.tracer_provider, watched_by)
     HangupInstrumentor().instrument(
+        frameworks=(),
         mode="enforce",
         tracer_provider=provider,
         meter_provider=recorded.meter_provider,

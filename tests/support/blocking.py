@@ -30,6 +30,7 @@ ROUTES: dict[str, Any] = {
 
 telemetry = Telemetry()
 HangupInstrumentor().instrument(
+    frameworks=(),
     tracer_provider=telemetry.tracer_provider,
     meter_provider=telemetry.meter_provider,
     logger_provider=telemetry.logger_provider,

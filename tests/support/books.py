@@ -30,7 +30,9 @@ EVERY = "BOOKS_EVERY"
 """Milliseconds between two exports; an hour leaves only what is flushed."""
 
 
-class _ToDirectory(MetricExporter):
+class ToDirectory(MetricExporter):
+    """Writes the books of this process to the directory of the environment."""
+
     def export(
         self, metrics_data: MetricsData, timeout_millis: float = 0, **_options: object
     ) -> MetricExportResult:
@@ -50,7 +52,7 @@ class _ToDirectory(MetricExporter):
 def writing() -> MeterProvider:
     """Return meters whose books are written to the directory of the environment."""
     every = float(os.environ.get(EVERY, "100"))
-    return MeterProvider([PeriodicExportingMetricReader(_ToDirectory(), every)])
+    return MeterProvider([PeriodicExportingMetricReader(ToDirectory(), every)])
 
 
 class Books:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
 TESTS = Path(__file__).parents[1]
-_PATIENCE = 60.0
+_PATIENCE = 100.0
 
 
 def _uvicorn(target: str, port: int) -> list[str]:
@@ -80,6 +80,7 @@ async def serving(  # noqa: PLR0913  keywords
     target: str = "support.leaf:app",
     options: tuple[str, ...] = (),
     environment: Mapping[str, str] | None = None,
+    launcher: tuple[str, ...] = (sys.executable,),
 ) -> AsyncIterator[Serving]:
     """Serve ``target`` until the block is left; there when the block is entered.
 
@@ -90,15 +91,16 @@ async def serving(  # noqa: PLR0913  keywords
         target: ``module:attribute``.
         options: For the server's command line.
         environment: More variables.
+        launcher: What runs the server's module: the interpreter, and what starts that.
     """
     books = directory / "books"
-    books.mkdir()
+    books.mkdir(parents=True)
     log = directory / "log"
     port = _free_port()
     path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     with log.open("wb") as out:
-        process = subprocess.Popen(  # noqa: ASYNC220, S603  our own interpreter
-            [sys.executable, "-m", *_COMMANDS[server](target, port), *options],
+        process = subprocess.Popen(  # noqa: ASYNC220, S603  an interpreter of ours
+            [*launcher, "-m", *_COMMANDS[server](target, port), *options],
             env={
                 **os.environ,
                 # Stopping people who wait is what the tests do: no brake.

@@ -197,7 +197,7 @@ def instrumented(
     instrumentor.instrument(
         tracer_provider=telemetry.tracer_provider,
         meter_provider=telemetry.meter_provider,
-        **({"logger_provider": telemetry.logger_provider} | settings),
+        **({"logger_provider": telemetry.logger_provider, "frameworks": ()} | settings),
     )
     telemetry.tracer_provider.add_span_processor(telemetry.after)
     try:

@@ -30,10 +30,13 @@ class Place(NamedTuple):
         paths: Of the request, in every form a rule may mean.
         unruled: Its mode where neither a rule nor ``HANGUP_MODE`` says: observe for
             traffic that no code asked hangup to enforce.
+        most: What runs may have that code opens inside it, where it is only unruled:
+            what came in over the wire, say.
     """
 
     paths: tuple[str, ...] = ()
     unruled: Mode = Mode.ENFORCE
+    most: Mode = Mode.ENFORCE
 
 
 class Ruling(NamedTuple):
@@ -100,16 +103,18 @@ def rule(  # noqa: PLR0913, PLR0917  what is known of the run, and asked for
         watch.start()  # the first run since this process was forked
     if not name:
         name = "" if place is not None else "run" if parent is None else parent.name
+    above = None
     if parent is not None:
         place, token = parent.root.place, parent.id
+        above = _above(parent)
     found = None
     if _State.rules is not None:
         token = token or new_token_id()
         found = find(() if place is None else place.paths, name, tenant)
-    most = _most(found, place, token)
+    most = _most(found, place, token, above)
     mode = most if mode is None else mode.least(most)
     if parent is not None:
-        return Ruling(mode.least(parent.mode), token)
+        return Ruling(mode, token)
     if found is None:
         return Ruling(mode, token)
     return Ruling(mode, token, found.budget, found.on_disconnect, found.grace)
@@ -195,15 +200,43 @@ def lower() -> None:
         _lower(run)
 
 
-def _most(found: Rule | None, place: Place | None, token: str | None) -> Mode:
+def _most(
+    found: Rule | None, place: Place | None, token: str | None, above: Mode | None
+) -> Mode:
+    """Return the most that a run may have.
+
+    Args:
+        found: The rule for it.
+        place: Where its root is.
+        token: Of the tree.
+        above: For a run that code opened in another: what that one leaves it.
+    """
     ceiling = config.current().mode
     mode = None if found is None or token is None else found.mode_for(token)
     if mode is None:
-        unruled = place is not None and ceiling is None
+        unruled = place is not None and ceiling is None and above is None
         mode = place.unruled if place is not None and unruled else Mode.ENFORCE
     if _State.braked:
         mode = mode.least(Mode.OBSERVE)
-    return mode if ceiling is None else mode.least(ceiling)
+    return mode.least(ceiling).least(above)
+
+
+def _above(parent: Run) -> Mode:
+    """Return the most that a run opened in ``parent`` may have.
+
+    Its mode, as a rule. But where a server's run is observed for no other reason than
+    that nobody has asked for it, a run that code opens inside was asked for.
+    """
+    place = parent.place
+    if (
+        parent.parent is not None
+        or place is None
+        or place.unruled is not Mode.OBSERVE
+        or parent.mode is not Mode.OBSERVE
+    ):
+        return parent.mode
+    found = find(place.paths, parent.name, parent.tenant)
+    return _most(found, place, parent.id, place.most)
 
 
 def _lower(run: Run) -> None:
@@ -211,9 +244,8 @@ def _lower(run: Run) -> None:
         return
     place = run.root.place
     found = find(() if place is None else place.paths, run.name, run.tenant)
-    mode = run.mode.least(_most(found, place, run.id))
-    if run.parent is not None:
-        mode = mode.least(run.parent.mode)
+    above = None if run.parent is None else _above(run.parent)
+    mode = run.mode.least(_most(found, place, run.id, above))
     # Never off: what has begun is measured to its end, or the books do not balance.
     mode = Mode.OBSERVE if mode is Mode.OFF else mode
     if mode is run.mode:

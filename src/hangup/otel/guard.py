@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
@@ -61,23 +62,34 @@ class Guard:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._would = marks.WouldRefuse()
-        # The multi-processors of the providers that are watched, by identity.
-        self._watched: list[object] = []
+        # The multi-processors of the providers that are watched, by identity. Weak: a
+        # process may make providers, and drop them, for as long as it lives.
+        self._watched: dict[int, weakref.ref[object]] = {}
         # What was wrapped: class, method, the original, the wrapper.
         self._patches: list[tuple[Any, str, Any, Any]] = []
 
+    def begin(self) -> None:
+        """Take up work. Idempotent.
+
+        Before the accounts do: what has ended is in the books when they close.
+        """
+        registry.add_observer(self._recorder)
+        self._recorder.begin()
+
     def install(self, multi_processor: object) -> None:
         """Guard the tracers that report to this multi-processor. Idempotent."""
-        if not any(one is multi_processor for one in self._watched):
-            self._watched.append(multi_processor)
+        key, watched = id(multi_processor), self._watched
+        if key not in watched:
+            watched[key] = weakref.ref(
+                multi_processor, lambda _: watched.pop(key, None)
+            )
             # Before the accounts are: what has ended is in the books when they close.
             registry.add_observer(self._recorder)
             registry.add_observer(self._would)
             self._recorder.begin()
-        if not self._patches:
-            self._patch(Tracer, "start_span", self._wrap_start)
-            self._patch(SdkSpan, "set_status", self._wrap_status)
-            self._patch(SdkSpan, "record_exception", self._wrap_exception)
+        self._patch(Tracer, "start_span", self._wrap_start)
+        self._patch(SdkSpan, "set_status", self._wrap_status)
+        self._patch(SdkSpan, "record_exception", self._wrap_exception)
 
     def install_without_sdk(self) -> None:
         """Guard the tracers that record nothing. Idempotent.
@@ -85,9 +97,8 @@ class Guard:
         They are told what wants to start as any other tracer is. So calls are refused
         without an SDK and with a disabled one too, though none is measured.
         """
-        if not self._patches:
-            self._patch(NoOpTracer, "start_span", self._wrap_unrecorded)
-            self._patch(NoOpTracer, "start_as_current_span", self._wrap_unrecorded)
+        self._patch(NoOpTracer, "start_span", self._wrap_unrecorded)
+        self._patch(NoOpTracer, "start_as_current_span", self._wrap_unrecorded)
 
     def uninstall(self) -> None:
         """Restore what was wrapped, unless somebody wrapped it since. Idempotent."""
@@ -101,6 +112,8 @@ class Guard:
         self._patches.clear()
 
     def _patch(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+        if any(known[:2] == (owner, name) for known in self._patches):
+            return
         original = getattr(owner, name)
         wrapper = wrap(original)
         setattr(owner, name, wrapper)
@@ -134,7 +147,7 @@ class Guard:
                 )
             else:  # the usual call, at half the price
                 span = start_span(tracer, name, context, kind, attributes)
-            if tracer.span_processor not in watched:
+            if id(tracer.span_processor) not in watched:
                 return span
             # Most spans are no calls and have none of these: one step says so.
             if attributes and not deciding.isdisjoint(attributes):

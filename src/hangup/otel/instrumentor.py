@@ -20,6 +20,7 @@ from hangup.config import Mode
 from hangup.core import quiet, registry, rollout, sleeps
 from hangup.core.current import set_bridge
 from hangup.core.guard import guarded
+from hangup.errors import ConfigError
 from hangup.otel import exchanges, forks, names, propagator, settlement
 from hangup.otel.accounts import Accounts
 from hangup.otel.context import OtelBridge
@@ -27,10 +28,9 @@ from hangup.otel.guard import Guard
 from hangup.otel.instruments import Instruments
 from hangup.otel.later import PATIENCE
 from hangup.otel.prices import load_pricer
-from hangup.otel.processor import HangupSpanProcessor
+from hangup.otel.providers import Providers
 from hangup.otel.recorder import Recorder
 from hangup.otel.rollout import Rollout
-from hangup.otel.sampler import HangupSampler
 from hangup.otel.statements import Statements
 
 if TYPE_CHECKING:
@@ -44,7 +44,12 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("hangup")
 
 # Adapters are plug-ins: they sit above this layer, so they are loaded by name.
-_ADAPTERS = ("hangup.clients", "hangup.servers.mcp", "hangup.servers.a2a")
+_ADAPTERS = (
+    "hangup.clients",
+    "hangup.servers.auto",
+    "hangup.servers.mcp",
+    "hangup.servers.a2a",
+)
 
 _LAST_PATIENCE = 5.0
 """Seconds that the end of a process waits for calls that are being entered."""
@@ -83,7 +88,23 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         """Install; where that was done, only lower the mode to the one given, if any.
 
         Runs under way follow. To raise it again, ``uninstrument()`` first.
+
+        Raises:
+            ConfigError: A setting cannot be used. Not where OpenTelemetry's zero code
+                calls: there it is logged, and hangup not installed.
         """
+        if not kwargs.get("skip_dep_check"):
+            return self._instrument_once(**kwargs)
+        if self.is_instrumented_by_opentelemetry:
+            return None  # by OTEL_CONFIG_FILE, whose settings these are
+        try:
+            return self._instrument_once(**kwargs)
+        except ConfigError as error:
+            # The loader would stop there, and leave out what comes after us.
+            _logger.error("hangup is not installed: %s", error)  # noqa: TRY400
+            return None
+
+    def _instrument_once(self, **kwargs: Any) -> Any:
         mode = config.read_mode("mode", kwargs.get("mode"))
         if not self.is_instrumented_by_opentelemetry or mode is None:
             return super().instrument(**kwargs)
@@ -117,14 +138,14 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         if settings.mode is Mode.OFF:
             return
         self._install(
-            tracer_provider or trace.get_tracer_provider(),
+            tracer_provider,
             meter_provider or metrics.get_meter_provider(),
             logger_provider or get_logger_provider(),
         )
 
     def _install(
         self,
-        tracers: trace.TracerProvider,
+        tracers: trace.TracerProvider | None,
         meters: metrics.MeterProvider,
         loggers: LoggerProvider,
     ) -> None:
@@ -138,7 +159,10 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
             instruments, self._recorder, settlement.observer(), statements
         )
         self._guard = Guard(self._recorder)
-        self._watch(tracers)
+        self._providers = Providers(self._recorder, self._guard)
+        self._providers.watch(
+            tracers or trace.get_tracer_provider(), more=tracers is None
+        )
         exchanges.watch(self._recorder)
         self._bridge = OtelBridge()
         set_bridge(self._bridge)
@@ -170,34 +194,6 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         self._rollout.tell(self._instruments.info)
         return self._instruments
 
-    def _watch(self, tracers: Any) -> None:
-        """Hook a provider of the SDK: guard, processor, sampler."""
-        tracers = _of_the_sdk(tracers)
-        multi_processor = getattr(tracers, "_active_span_processor", None)
-        if multi_processor is None or not hasattr(tracers, "add_span_processor"):
-            _logger.warning(
-                "hangup found no OpenTelemetry SDK tracer provider (%s): runs are "
-                "still stopped, but no call is measured. Set the provider up before "
-                "hangup.instrument()",
-                type(tracers).__name__,
-            )
-            self._guard.install_without_sdk()
-            return
-        if getattr(tracers, "_disabled", False):  # OTEL_SDK_DISABLED, by choice
-            self._guard.install_without_sdk()
-            return
-        self._provider = tracers
-        self._processor = HangupSpanProcessor(self._recorder)
-        tracers.add_span_processor(self._processor)
-        self._guard.install(multi_processor)
-        self._set_sampler(HangupSampler(tracers.sampler))
-
-    def _set_sampler(self, sampler: Any) -> None:
-        """Give the provider, and the tracers it has made, this sampler."""
-        self._provider.sampler = sampler
-        for tracer in tuple(getattr(self._provider, "_tracers", {}).values()):
-            tracer.sampler = sampler
-
     def _uninstrument(self, **_kwargs: Any) -> None:
         config.use(None)
         accounts = getattr(self, "_accounts", None)
@@ -217,13 +213,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         self._rollout.uninstall()
         set_bridge(None)
         self._guard.uninstall()
-        provider = getattr(self, "_provider", None)
-        if provider is not None:
-            self._processor.retire()
-            _remove_processor(provider, self._processor)
-            if isinstance(provider.sampler, HangupSampler):
-                self._set_sampler(provider.sampler.wrapped)
-            del self._provider
+        self._providers.uninstall()
         if self._instruments is not None:
             self._instruments.later.drain(PATIENCE)
         del self._accounts
@@ -231,8 +221,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
     def _after_fork(self) -> None:
         if getattr(self, "_accounts", None) is None:
             return
-        tracers = getattr(self, "_provider", None)
-        forks.renew_identity(tracers, self._meters, self._loggers)
+        forks.renew_identity(*self._providers, self._meters, self._loggers)
         forks.renew_sums(self._meters)
         self._recorder.after_fork()
         self._rollout.after_fork()
@@ -257,8 +246,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         if getattr(self, "_accounts", None) is None:
             return
         self._before_collect()
-        tracers = getattr(self, "_provider", None)
-        for provider in (tracers, self._meters, self._loggers):
+        for provider in (*self._providers, self._meters, self._loggers):
             force_flush = getattr(provider, "force_flush", None)
             if force_flush is not None:
                 guarded(force_flush, int(timeout * 1000))
@@ -297,27 +285,6 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
             guarded(accounts.flush)
 
 
-def _of_the_sdk(tracers: Any) -> Any:
-    """Return the provider behind a proxy, such as logfire's, or what it was given."""
-    behind = getattr(tracers, "provider", None)
-    if not hasattr(tracers, "_active_span_processor") and hasattr(
-        behind, "_active_span_processor"
-    ):
-        return behind
-    return tracers
-
-
 def _runs_on(loop: AbstractEventLoop, call: Call) -> bool:
     task = None if call.run is None else call.run.work.tree.task_of(call.ticket)
     return task is not None and task.get_loop() is loop
-
-
-def _remove_processor(provider: Any, processor: HangupSpanProcessor) -> None:
-    """Take our processor out again; the SDK has no call for it."""
-    multi: Any = getattr(provider, "_active_span_processor", None)
-    lock, present = getattr(multi, "_lock", None), "_span_processors"
-    if lock is None or not hasattr(multi, present):
-        return  # another SDK: the processor stays, and does nothing
-    with lock:
-        rest = tuple(one for one in getattr(multi, present) if one is not processor)
-        setattr(multi, present, rest)

@@ -7,7 +7,7 @@ once per run.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry import trace
 from opentelemetry.metrics import Observation
@@ -84,6 +84,9 @@ class Instruments:
         self.avoided = Avoidance(later, self.models, self.names)
         self.info = {names.VERSION: version, names.MODE: mode}
         self._before_collect = before_collect
+        self._tenants: tuple[str, ...] = ()
+        # A meter of the API, before anybody has set a provider, forgets what is added.
+        self._forgets = getattr(meter, "_real_meter", meter) is None
 
         def counter(name: str, unit: str, doc: str) -> Counter:
             return later.create_counter(name, unit=unit, description=doc)
@@ -172,6 +175,7 @@ class Instruments:
 
     def seed_shared(self, tenants: Iterable[str]) -> None:
         """Make the series exist at zero that belong to no run name and no model."""
+        self._tenants = tenants = tuple(tenants)
         for fate in Fate:
             for basis in (Basis.PRORATED, Basis.ESTIMATED):
                 labels = {names.FATE: fate.value, names.BASIS: basis.value}
@@ -353,7 +357,19 @@ class Instruments:
             else:
                 self._seed_model(labels[0], labels[1], Mode(labels[2]))
 
+    def _seed_again(self) -> None:
+        """Make what was to exist at zero do so, now that there is a provider."""
+        seeded, self._seeded = self._seeded, set()
+        self.baggage_lost.add(0)
+        self.seed_shared(self._tenants)
+        for what, *labels in seeded:
+            again: Any = getattr(self, f"_seed_{what}", self.seed_run)
+            again(*labels)
+
     def _observe_info(self, _options: CallbackOptions) -> Iterable[Observation]:
+        if self._forgets:
+            self._forgets = False
+            self._seed_again()
         self._before_collect()
         self.later.drain(PATIENCE)
         yield Observation(1, self.info)

@@ -58,7 +58,19 @@ class Mending:
             owner = getattr(module, cls, None) if name == module.__name__ else None
             if owner is None or not hasattr(owner, method):
                 continue
-            patch = Patch(owner, method, make)
+            patch = Patch(_defined(owner, name, cls), method, make)
             self._patches.append(patch)
             if self._active:
                 patch.apply()
+
+
+def _defined(found: type, module: str, name: str) -> type:
+    """Return the class of that name that the module has defined.
+
+    An instrumentation may have put a subclass of its own there (that of FastAPI does):
+    a patch of that one would miss every other subclass, and go when it goes.
+    """
+    for base in found.__mro__:
+        if base.__module__ == module and base.__qualname__ == name:
+            return base
+    return found

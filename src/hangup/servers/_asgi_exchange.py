@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from hangup.core.run import Run
+    from hangup.servers._asgi_mark import Mark
     from hangup.servers._asgi_receive import Message, Receive, Scope
     from hangup.servers._asgi_terms import Opening
 
@@ -33,9 +34,11 @@ class Exchange(LoopExchange):
     Attributes:
         reader: Its ``receive`` is the application's.
         heads_only: The server sends no bodies any more.
+        mark: Of the middleware it is for.
     """
 
     heads_only = False
+    mark: Mark | None = None
 
     # Class-level defaults, as in the reader.
     _started = False  # the response has begun: nothing else can be said

@@ -41,7 +41,7 @@ class HttpExchange(Exchange):
             self._started = True
             self._status = message["status"]
             self._trailers = bool(message.get("trailers", False))
-            if run.joined:
+            if run.joined and not (self.mark is not None and self.mark.made_way):
                 headers = [*message.get("headers", ()), respond.SETTLE_HEADER]
                 message = {**message, "headers": headers}
         if self._ends(kind, message):

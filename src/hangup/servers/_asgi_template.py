@@ -1,7 +1,8 @@
 """The route template of a request, as its framework knows it; never the path itself.
 
-Starlette and FastAPI put the route into the scope, Litestar its template. Django
-tells nobody but its own request; so it is asked again, once for a run that spends.
+Starlette and FastAPI put the route into the scope, Litestar its template. Quart keeps
+it with the request that is being served. Django tells nobody but its own request; so it
+is asked again, once for a run that spends.
 """
 
 from __future__ import annotations
@@ -23,12 +24,27 @@ def template(scope: Scope) -> str | None:
     return (
         _text(getattr(scope.get("route"), "path", None))
         or _text(scope.get("path_template"))
+        or _of_quart()
         or _of_django(scope)
     )
 
 
 def _text(found: object) -> str | None:
     return found if isinstance(found, str) and found else None
+
+
+def _of_quart() -> str | None:
+    quart: Any = sys.modules.get("quart")
+    if quart is None:
+        return None
+    try:
+        if not (quart.has_request_context() or quart.has_websocket_context()):
+            return None
+        served = quart.request if quart.has_request_context() else quart.websocket
+        return _text(getattr(served.url_rule, "rule", None))
+    except Exception as error:  # noqa: BLE001  not the quart that was expected
+        fault("quart template", error)
+        return None
 
 
 def _of_django(scope: Scope) -> str | None:

@@ -274,6 +274,8 @@ class Terms:
             # Never off: what comes in may keep us from acting, not from measuring.
             off = inbound.mode is Mode.OFF
             mode = mode.least(Mode.OBSERVE if off else inbound.mode)
+            if place.unruled is not Mode.ENFORCE:
+                place = place._replace(most=mode)
         budget = plan.budget_of(kind, method, fields, rule)
         if fields.budget is not None:
             budget = self._tightened(budget, fields.budget)

@@ -60,7 +60,7 @@ from typing import TYPE_CHECKING, Any
 
 from hangup import config
 from hangup.core.unwind import is_residue
-from hangup.servers import _asgi_lifespan, _asgi_servers, _asgi_settle
+from hangup.servers import _asgi_lifespan, _asgi_mark, _asgi_servers, _asgi_settle
 from hangup.servers._asgi_http import HttpExchange
 from hangup.servers._asgi_terms import RouteSettings, Terms
 from hangup.servers._asgi_websocket import SocketExchange
@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from hangup.config import Mode, OnDisconnect
     from hangup.core.run import Run
     from hangup.servers._asgi_exchange import Exchange, Send
+    from hangup.servers._asgi_mark import Mark
     from hangup.servers._asgi_receive import Receive, Scope
     from hangup.servers._asgi_terms import Opening
     from hangup.servers._common_tenant import TenantOf
@@ -81,16 +82,17 @@ if TYPE_CHECKING:
 
 __all__ = ["HangupMiddleware", "RouteSettings"]
 
-_MARK = "hangup.middleware"
+_KINDS = ("http", "websocket", "lifespan")
 
 
 class HangupMiddleware:
     """Opens a run per connection of an ASGI application. Pure ASGI, asyncio only.
 
     Put it outermost where you can. One that stands inside another passes everything
-    through. Unknown scope types pass through too, and so does everything in mode
-    ``off``; of the lifespan it takes note (:mod:`hangup.servers._asgi_lifespan`). Safe
-    for concurrent use by one event loop or several.
+    through; but the one that zero code puts around an application makes way for it.
+    Unknown scope types pass through too, and so does everything in mode ``off``; of the
+    lifespan it takes note (:mod:`hangup.servers._asgi_lifespan`). Safe for concurrent
+    use by one event loop or several.
 
     Args:
         app: The ASGI application.
@@ -128,6 +130,9 @@ class HangupMiddleware:
             ``on_disconnect``, a pattern that does not start with ``/``.
     """
 
+    zero_code = False
+    """Whether nobody asked for it: then it makes way for one that stands inside."""
+
     def __init__(  # noqa: PLR0913  each is a keyword with a default
         self,
         app: App,
@@ -163,18 +168,36 @@ class HangupMiddleware:
         if kind == "http" and _asgi_settle.is_settlement(scope):
             await _asgi_settle.serve(receive, send)
             return
-        if kind == "lifespan" and _MARK not in scope:
-            scope[_MARK] = True
+        mark = _asgi_mark.around(scope)
+        if kind not in _KINDS or (
+            mark is not None and not mark.lets(zero_code=self.zero_code)
+        ):
+            if kind in _KINDS:
+                self._terms.stands_inside()
+            await self.app(scope, receive, send)
+            return
+        if kind == "lifespan":
+            _asgi_mark.leave(scope, zero_code=self.zero_code, serves=True)
             after = self._shutdown_after
             await _asgi_lifespan.serve(self.app, scope, receive, send, after)
             return
-        opening = self._opening(scope) if kind in ("http", "websocket") else None
-        if opening is None:
-            await self.app(scope, receive, send)
-            return
+        opening = self._terms.opening(scope)
+        serves = opening is not None
+        ours = _asgi_mark.leave(scope, zero_code=self.zero_code, serves=serves)
+        with _asgi_mark.in_place_of(mark):
+            if opening is None:
+                await self.app(scope, receive, send)
+            else:
+                await self._serve(scope, receive, send, opening, ours)
+
+    async def _serve(
+        self, scope: Scope, receive: Receive, send: Send, opening: Opening, mark: Mark
+    ) -> None:
+        kind = scope["type"]
         exchange: Exchange = (HttpExchange if kind == "http" else SocketExchange)(
             scope, receive, send, opening
         )
+        exchange.mark = mark
         stop: BaseException | None = None
         try:
             # The form that does not wait for stragglers: the server closes the
@@ -197,15 +220,6 @@ class HangupMiddleware:
             stop = error
         finally:
             await exchange.conclude(stop)
-
-    def _opening(self, scope: Scope) -> Opening | None:
-        if _MARK not in scope:
-            opening = self._terms.opening(scope)
-            if opening is not None:
-                scope[_MARK] = True
-            return opening
-        self._terms.stands_inside()
-        return None
 
 
 def _cut_by_others(run: Run) -> bool:

@@ -201,6 +201,9 @@ def test_a_rule_that_is_deleted_takes_its_mode_along() -> None:
     with RunScope(place=ANYWHERE) as run, RunScope(token="0" * 32) as other:
         assert run.mode is Mode.ENFORCE
         use()
+        # Nobody asks for anything any more; but code did, inside.
+        assert (run.mode, other.mode) == (Mode.OBSERVE, Mode.ENFORCE)
+        use({"route": "/chat", **OBSERVE})
         assert (run.mode, other.mode) == (Mode.OBSERVE, Mode.OBSERVE)
     use()
     with RunScope() as run:
