@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 from hangup.core import registry
+from hangup.core.token import new_token_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -148,6 +149,10 @@ class Threads:
         name = frame.f_code.co_filename
         if name not in self._files and frame.f_code.co_name not in PLANTED:
             return None
+        if frame.f_code.co_name == new_token_id.__name__:
+            return (
+                None  # draws until it likes what it drew: as many steps as that takes
+            )
         if self._opcodes:
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._step

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import heapq
 import random
 from typing import TYPE_CHECKING, Any
@@ -81,8 +82,21 @@ class ScheduleError(AssertionError):
 def replay(scenario: Scenario, schedule: Schedule) -> Choices:
     """Run the scenario on one schedule."""
     choices = Choices(schedule)
-    scenario(choices)
+    play(scenario, choices)
     return choices
+
+
+def play(scenario: Scenario, choices: Choices) -> None:
+    """Run the scenario; nothing of an earlier one is collected in the middle of it.
+
+    A collection comes when it likes, and finalisers take steps of their own: the same
+    schedule would not be the same any more.
+    """
+    gc.disable()
+    try:
+        scenario(choices)
+    finally:
+        gc.enable()
 
 
 class Explorer:
@@ -130,7 +144,7 @@ class Explorer:
 
     def _try(self, choices: Choices) -> Choices:
         try:
-            self._scenario(choices)
+            play(self._scenario, choices)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  any fault
             schedule, least = self._shrunk(choices.schedule, error)
             raise ScheduleError(schedule, least) from least
@@ -143,7 +157,7 @@ class Explorer:
         for at in sorted(schedule, reverse=True):
             less = {place: choice for place, choice in schedule.items() if place != at}
             try:
-                self._scenario(Choices(less))
+                play(self._scenario, Choices(less))
             except (Exception, asyncio.CancelledError) as still:  # noqa: BLE001  fails with less: go on from there
                 schedule, error = less, still
         return schedule, error

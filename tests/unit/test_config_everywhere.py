@@ -34,6 +34,7 @@ GIVEN = {
     "brake_share": ("30%", "30"),
     "brake_runs": ("10", "10"),
     "brake_window": ("60", "60"),
+    "workers_dir": ("/run/app", "/run/app"),
 }
 
 

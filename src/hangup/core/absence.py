@@ -19,6 +19,7 @@ from hangup.config import OnDisconnect
 from hangup.core.cause import Cause
 
 if TYPE_CHECKING:
+    from hangup.core.cause import Abandonment
     from hangup.core.run import Run
 
 
@@ -165,3 +166,11 @@ class Absence:
         left_at = self.left_at
         if left_at is not None and not self._over and not self._is_decided():
             self._arm(left_at + self.grace)
+
+
+def stopping_since(run: Run, abandonment: Abandonment) -> float:
+    """Return from when on a run was to stop: T0, but for a grace the end of that."""
+    graceful = run.root.absence.on_disconnect is OnDisconnect.GRACE
+    if graceful and abandonment.cause is Cause.DISCONNECT:
+        return abandonment.noticed_at
+    return abandonment.at

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from hangup import config
 from hangup.core import registry
+from hangup.core.absence import stopping_since
 from hangup.core.policy import Decision
 from hangup.otel import forks, names, runspan
-from hangup.otel.instruments import stopping_since
 from hangup.otel.labels import FewValues
 from hangup.otel.statements import Statement
 from hangup.spend.ledger import Ledger

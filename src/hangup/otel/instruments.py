@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry import trace
 from opentelemetry.metrics import Observation
 
-from hangup.config import Mode, OnDisconnect
+from hangup.config import Mode
 from hangup.core import registry
+from hangup.core.absence import stopping_since
 from hangup.core.cause import Cause
 from hangup.core.policy import Decision
 from hangup.otel import calls, names
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter
 
-    from hangup.core.cause import Abandonment
     from hangup.core.run import Run
     from hangup.spend.posting import Posting
 
@@ -387,14 +387,6 @@ class Instruments:
             if run.token.abandonment is not None
         ]
         yield Observation(max(ages, default=0.0))
-
-
-def stopping_since(run: Run, abandonment: Abandonment) -> float:
-    """Return from when on a run was to stop: T0, but for a grace the end of that."""
-    graceful = run.root.absence.on_disconnect is OnDisconnect.GRACE
-    if graceful and abandonment.cause is Cause.DISCONNECT:
-        return abandonment.noticed_at
-    return abandonment.at
 
 
 def _live_roots() -> list[Run]:
