@@ -16,6 +16,7 @@ _ADAPTERS: Final = (
     "hangup.clients.background",
     "hangup.clients.httpx",
     "hangup.clients.streams",
+    "hangup.clients.grpc",
     "hangup.clients.psycopg",
     "hangup.clients.gates",
     "hangup.clients.retries",

@@ -144,7 +144,7 @@ class _Plan(NamedTuple):
     def budget_of(self, kind: str, method: str, fields: Fields) -> float | None:
         if kind == "websocket":
             return self.socket_budget
-        if fields.event_stream and method == "GET":
+        if kind == "stream" or (fields.event_stream and method == "GET"):
             return self.stream_budget
         return self.http_budget
 
@@ -245,22 +245,25 @@ class Terms:
             )
         )
 
-    def open(
+    def open(  # noqa: PLR0913, PLR0917  a request, part by part
         self,
         kind: str,
         method: str,
         path: str,
         root: str,
         headers: Iterable[tuple[bytes, bytes]],
+        left: float | None = None,
     ) -> Opening | None:
         """Return how to serve a request; None where hangup stays out of it.
 
         Args:
-            kind: "http" or "websocket"; the run's name where there is no better one.
+            kind: "http", "stream" (a long-lived response: the default budget is not for
+                it) or "websocket"; the run's name where there is no better one.
             method: Of HTTP.
             path: The whole path, decoded.
             root: What of it leads to the application, or "".
             headers: Names in lower case, and values. Read once, if at all.
+            left: Seconds until the caller's own protocol ends the request; None: never.
         """
         plans = self._plans
         if plans.settings is not config.current():
@@ -279,6 +282,8 @@ class Terms:
         if fields.budget is not None:
             budget = self._tightened(budget, fields.budget)
         deadline = Deadline.after(budget, self._clock)
+        if left is not None:
+            deadline = deadline.tightened(Deadline.after(left, self._clock))
         if inbound is not None:
             most = plans.settings.max_budget
             theirs = wire.deadline_of(inbound, self._clock, most)
