@@ -357,3 +357,28 @@ async def test_a_call_of_another_thread_does_not_hold_the_loop() -> None:
                     await call
             stopper.join()
             await server.all_cut(1)
+
+
+@in_loop
+async def test_f1_cancels_are_sent_and_the_channel_lives_on() -> None:
+    """50 runs are killed: no handler is left, and the 51st call is answered."""
+    server = Waiting()
+
+    async def one(opened: Any) -> None:
+        with pytest.raises(hangup.RunCancelled):
+            async with hangup.run(name="r") as run:
+                runs.append(run)
+                await asked(opened, KINDS[len(runs) % 4])
+
+    runs: list[Any] = []
+    with instrumented():
+        async with serving(**server.methods) as target, channel(target) as opened:
+            tasks = [asyncio.create_task(one(opened)) for _ in range(50)]
+            await server.count(50)
+            for run in runs:
+                run.cancel("killed")
+            await asyncio.gather(*tasks)
+            await server.all_cut(50)
+            server.may_answer.set()
+            async with hangup.run(name="r"):
+                assert await asked(opened, "wait_uu") == b"answer"

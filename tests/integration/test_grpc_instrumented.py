@@ -39,12 +39,13 @@ TIMES = 100
 @contextlib.contextmanager
 def tracing() -> Iterator[None]:
     """OpenTelemetry's own instrumentation of gRPC."""
-    instrumentors = [
-        GrpcAioInstrumentorClient(),
-        GrpcAioInstrumentorServer(),
-        GrpcInstrumentorClient(),
-        GrpcInstrumentorServer(),
+    kinds: list[Any] = [
+        GrpcAioInstrumentorClient,
+        GrpcAioInstrumentorServer,
+        GrpcInstrumentorClient,
+        GrpcInstrumentorServer,
     ]
+    instrumentors = [kind() for kind in kinds]
     provider = TracerProvider(shutdown_on_exit=False)
     for one in instrumentors:
         one.instrument(tracer_provider=provider)
@@ -193,7 +194,7 @@ async def test_c7_baggage_leaks_to_provider(order: str) -> None:
             tunnel(threads) as to_threads,
             hangup.run(budget=30, name="caller"),
         ):
-            ways = {"options": to_loop, "metadata": forwarded}
+            ways: dict[str, Any] = {"options": to_loop, "metadata": forwarded}
             await calls(OUTSIDE, "aio_uu", "aio_us", times=TIMES // 4, **ways)
             ways["options"] = to_threads
             await hangup.to_thread(

@@ -50,7 +50,7 @@ class Node:
             base_url=os.environ["MODEL"], api_key="test", max_retries=0
         )
         self.next: Any = None
-        self._aside: set[asyncio.Task[Any]] = set()
+        self._aside: set[asyncio.Future[Any]] = set()
 
     async def _ask(self) -> str:
         stream = await self.client.chat.completions.create(
@@ -78,11 +78,10 @@ class Node:
 
     async def _work(self, request: bytes) -> bytes:
         (_, deaf), *rest = json.loads(request)
-        both = asyncio.gather(self._ask(), self._pass_on(rest))
+        both: asyncio.Future[Any] = asyncio.gather(self._ask(), self._pass_on(rest))
         if deaf:
-            aside = asyncio.ensure_future(both)
-            self._aside.add(aside)  # type: ignore[arg-type]  a future as good as a task
-            both = asyncio.shield(aside)  # type: ignore[assignment]
+            self._aside.add(both)
+            both = asyncio.shield(both)
         return "".join(await both).encode()
 
     async def work_uu(self, request: bytes, context: Any) -> bytes:
@@ -100,7 +99,7 @@ class Node:
 
 
 async def main(name: str) -> None:
-    SystemClock.wall = staticmethod(_wall)  # type: ignore[method-assign, assignment]
+    SystemClock.wall = staticmethod(_wall)
     tracers = TracerProvider(shutdown_on_exit=False)
     hangup.instrument(tracer_provider=tracers, meter_provider=writing(), mode="enforce")
     OpenAIInstrumentor().instrument(
