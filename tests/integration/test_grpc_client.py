@@ -14,6 +14,8 @@ from support.rpc import channel, on, serving
 from support.telemetry import instrumented
 
 import hangup
+import hangup.errors
+from hangup.clients.grpc import attach
 from hangup.otel import wire
 
 if TYPE_CHECKING:
@@ -382,3 +384,32 @@ async def test_f1_cancels_are_sent_and_the_channel_lives_on() -> None:
             server.may_answer.set()
             async with hangup.run(name="r"):
                 assert await asked(opened, "wait_uu") == b"answer"
+
+
+@in_loop
+async def test_a_channel_can_be_attached_by_hand() -> None:
+    """Without instrumentation, one channel does all that instrumenting does for all."""
+    server = Waiting()
+
+    def on_thread(target: str) -> None:
+        with (
+            grpc.insecure_channel(target) as opened,
+            pytest.raises(hangup.DeadlineExceeded),
+            hangup.run(budget=1.0, name="r"),
+        ):
+            asked_sync(attach(grpc.intercept_channel(opened)), "wait_uu")
+
+    async with serving(**server.methods) as target, channel(target) as opened:
+        with pytest.raises(hangup.DeadlineExceeded):
+            async with hangup.run(budget=1.0, name="r") as run:
+                await asked(attach(opened), "wait_us")
+        await asyncio.to_thread(on_thread, target)
+        async with channel(target) as other, hangup.run(budget=1.0, name="r"):
+            server.may_answer.set()
+            await asked(other, "wait_uu")
+    attached, _, bare = server.metadata
+    assert run.id in dict(attached)["hangup"]
+    assert [key for key, _ in bare] == ["user-agent"]
+    assert server.left[2] is None
+    with pytest.raises(hangup.errors.ArgumentError):
+        attach("localhost:50051")

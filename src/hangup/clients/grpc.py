@@ -20,15 +20,15 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from hangup.clients import settle
-from hangup.clients.grpc_aio import PATCHES as AIO
+from hangup.clients import grpc_aio, grpc_sync, settle
 from hangup.clients.grpc_settle import SCHEME, channels, post
-from hangup.clients.grpc_sync import PATCHES as SYNC
 from hangup.clients.mending import Mending
 from hangup.core.guard import guarded
+from hangup.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 _SERVERS: Final = "hangup.servers.grpc"
 _OURS: Final = "_hangup_interceptor"
 _ANSWERS: Final = 0.1
+_CORE: Final = "grpc._cython"
+
+Channel = TypeVar("Channel")
 
 
 def _made_channel(original: Any, patch: Patch) -> Callable[..., None]:
@@ -103,9 +106,13 @@ def _stop_aio(original: Any, patch: Patch) -> Callable[..., Any]:
     return stop
 
 
+def _every(_channel: object) -> bool:
+    return True
+
+
 _mending = Mending(
-    *SYNC,
-    *AIO,
+    *grpc_sync.patches(_every),
+    *grpc_aio.patches(_every),
     ("grpc._channel", "Channel", "__init__", _made_channel),
     ("grpc.aio._channel", "Channel", "__init__", _made_channel),
     ("grpc._server", "_Server", "__init__", _made_server("Interceptor")),
@@ -115,12 +122,54 @@ _mending = Mending(
 )
 
 
+class _State:
+    installed = False
+
+
+_attached: dict[int, Any] = {}
+
+
+def _is_attached(channel: object) -> bool:
+    return not _State.installed and id(channel) in _attached
+
+
+_by_hand = Mending(*grpc_sync.patches(_is_attached), *grpc_aio.patches(_is_attached))
+
+
+def attach(channel: Channel) -> Channel:
+    """Do for one channel what ``hangup.instrument()`` does for all.
+
+    For a process that does not call that. Where it was called, nothing is done twice.
+
+    Args:
+        channel: Of ``grpc`` or ``grpc.aio``, with or without interceptors.
+
+    Returns:
+        The channel.
+
+    Raises:
+        ArgumentError: It is no channel of gRPC's.
+    """
+    core: Any = channel
+    while core is not None and not type(core).__module__.startswith(_CORE):
+        core = getattr(core, "_channel", None)
+    if core is None:
+        remedy = "give it what grpc.aio.insecure_channel(...) or its like returned"
+        raise ArgumentError("hangup.clients.grpc.attach", repr(channel), remedy)
+    _attached[id(core)] = core
+    weakref.finalize(channel, _attached.pop, id(core), None)
+    _by_hand.install()
+    return channel
+
+
 def install() -> None:
     """Wrap gRPC, or see that it is when it is imported. Idempotent."""
+    _State.installed = True
     settle.POSTS[SCHEME] = post
     _mending.install()
 
 
 def uninstall() -> None:
     """Unwrap it; servers that were made meanwhile do nothing more. Idempotent."""
+    _State.installed = False
     _mending.uninstall()

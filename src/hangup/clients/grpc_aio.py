@@ -13,13 +13,16 @@ from hangup.core.guard import guarded
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator
 
+    from hangup.clients.mending import Wanted
     from hangup.clients.patch import Patch
+
+    Accepts = Callable[[Any], bool]
 
 _HOP: Final = "_hangup_hop"
 _MODULE: Final = "grpc.aio._call"
 
 
-def _begun(original: Any, patch: Patch) -> Callable[..., None]:
+def _begun(accepts: Accepts, original: Any, patch: Patch) -> Callable[..., None]:
     @functools.wraps(original)
     def __init__(  # noqa: N807, PLR0913, PLR0917  gRPC's
         self: Any,
@@ -32,7 +35,8 @@ def _begun(original: Any, patch: Patch) -> Callable[..., None]:
         *more: Any,
         **named: Any,
     ) -> None:
-        hop = guarded(_hop_to, channel) if patch.active else None
+        ours = patch.active and accepts(channel)
+        hop = guarded(_hop_to, channel) if ours else None
         if hop is not None:
             deadline = guarded(_deadline, hop, deadline)
             metadata = guarded(_metadata, hop, metadata)
@@ -176,17 +180,19 @@ def _iterated(original: Any, patch: Patch) -> Callable[..., Any]:
     return fetch
 
 
-PATCHES: Final = (
-    *(
-        (_MODULE, name, "__init__", _begun)
-        for name in (
-            "UnaryUnaryCall",
-            "UnaryStreamCall",
-            "StreamUnaryCall",
-            "StreamStreamCall",
-        )
-    ),
-    (_MODULE, "_UnaryResponseMixin", "__await__", _awaited),
-    (_MODULE, "_StreamResponseMixin", "read", _read),
-    (_MODULE, "_StreamResponseMixin", "_fetch_stream_responses", _iterated),
-)
+def patches(accepts: Accepts) -> tuple[Wanted, ...]:
+    """Return what is wrapped.
+
+    Args:
+        accepts: Whether a channel, one of gRPC's core, is concerned.
+    """
+    begun = functools.partial(_begun, accepts)
+    return (
+        (_MODULE, "UnaryUnaryCall", "__init__", begun),
+        (_MODULE, "UnaryStreamCall", "__init__", begun),
+        (_MODULE, "StreamUnaryCall", "__init__", begun),
+        (_MODULE, "StreamStreamCall", "__init__", begun),
+        (_MODULE, "_UnaryResponseMixin", "__await__", _awaited),
+        (_MODULE, "_StreamResponseMixin", "read", _read),
+        (_MODULE, "_StreamResponseMixin", "_fetch_stream_responses", _iterated),
+    )

@@ -17,7 +17,10 @@ from hangup.core.guard import guarded
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hangup.clients.mending import Wanted
     from hangup.clients.patch import Patch
+
+    Accepts = Callable[[Any], bool]
 
 _HOP: Final = "_hangup_hop"
 _MODULE: Final = "grpc._channel"
@@ -37,14 +40,15 @@ def _prepared(
     return hop.timeout(timeout), tuple(pairs) if pairs or metadata else metadata
 
 
-def _whole(original: Any, patch: Patch) -> Callable[..., Any]:
+def _whole(accepts: Accepts, original: Any, patch: Patch) -> Callable[..., Any]:
     """Make ``__call__``, which returns the response."""
 
     @functools.wraps(original)
     def __call__(  # noqa: N807
         self: Any, request: Any, *args: Any, **named: Any
     ) -> Any:
-        hop = guarded(_hop_from, self) if patch.active else None
+        ours = patch.active and accepts(self._channel)
+        hop = guarded(_hop_from, self) if ours else None
         if hop is not None and hop.matters:
             return self.with_call(request, *args, **named)[0]
         return _bare(self, hop, original, request, *args, **named)
@@ -69,7 +73,7 @@ def _bare(  # noqa: PLR0913, PLR0917  gRPC's, and three of ours
     return original(self, request, timeout, metadata, *more, **named)
 
 
-def _with_call(original: Any, patch: Patch) -> Callable[..., Any]:
+def _with_call(accepts: Accepts, original: Any, patch: Patch) -> Callable[..., Any]:
     """Make ``with_call``, which returns the response and the call."""
 
     @functools.wraps(original)
@@ -81,7 +85,8 @@ def _with_call(original: Any, patch: Patch) -> Callable[..., Any]:
         *more: Any,
         **named: Any,
     ) -> tuple[Any, Any]:
-        hop = guarded(_hop_from, self) if patch.active else None
+        ours = patch.active and accepts(self._channel)
+        hop = guarded(_hop_from, self) if ours else None
         if hop is None or not hop.matters:
             found: tuple[Any, Any] = _bare(
                 self, hop, original, request, timeout, metadata, *more, **named
@@ -132,7 +137,7 @@ def _module() -> Any:
     return sys.modules[_MODULE]
 
 
-def _begun(original: Any, patch: Patch) -> Callable[..., Any]:
+def _begun(accepts: Accepts, original: Any, patch: Patch) -> Callable[..., Any]:
     """Make what returns a call at once: ``future``, and ``__call__`` of streams."""
 
     @functools.wraps(original)
@@ -144,7 +149,8 @@ def _begun(original: Any, patch: Patch) -> Callable[..., Any]:
         *more: Any,
         **named: Any,
     ) -> Any:
-        hop = guarded(_hop_from, self) if patch.active else None
+        ours = patch.active and accepts(self._channel)
+        hop = guarded(_hop_from, self) if ours else None
         if hop is None or not hop.matters:
             return _bare(
                 self, hop, original, request, timeout, metadata, *more, **named
@@ -203,24 +209,26 @@ def _heard(original: Any, patch: Patch) -> Callable[..., Any]:
     return heard
 
 
-PATCHES: Final = (
-    *(
-        (_MODULE, name, method, make)
-        for name in ("_UnaryUnaryMultiCallable", "_StreamUnaryMultiCallable")
-        for method, make in (
-            ("__call__", _whole),
-            ("with_call", _with_call),
-            ("future", _begun),
-        )
-    ),
-    *(
-        (_MODULE, name, "__call__", _begun)
-        for name in (
-            "_UnaryStreamMultiCallable",
-            "_SingleThreadedUnaryStreamMultiCallable",
-            "_StreamStreamMultiCallable",
-        )
-    ),
-    (_MODULE, "_Rendezvous", "__next__", _heard),
-    (_MODULE, "_MultiThreadedRendezvous", "result", _heard),
-)
+def patches(accepts: Accepts) -> tuple[Wanted, ...]:
+    """Return what is wrapped.
+
+    Args:
+        accepts: Whether a channel, one of gRPC's core, is concerned.
+    """
+    begun = functools.partial(_begun, accepts)
+    wholes = ("_UnaryUnaryMultiCallable", "_StreamUnaryMultiCallable")
+    streams = (
+        "_UnaryStreamMultiCallable",
+        "_SingleThreadedUnaryStreamMultiCallable",
+        "_StreamStreamMultiCallable",
+    )
+    whole = functools.partial(_whole, accepts)
+    with_call = functools.partial(_with_call, accepts)
+    return (
+        *((_MODULE, name, "__call__", whole) for name in wholes),
+        *((_MODULE, name, "with_call", with_call) for name in wholes),
+        *((_MODULE, name, "future", begun) for name in wholes),
+        *((_MODULE, name, "__call__", begun) for name in streams),
+        (_MODULE, "_Rendezvous", "__next__", _heard),
+        (_MODULE, "_MultiThreadedRendezvous", "result", _heard),
+    )

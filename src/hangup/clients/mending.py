@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hangup.clients.patch import Make
 
     Wanted = tuple[str, str, str, Make]
+    """Module, class, method, and what makes the wrapper."""
 
 
 class Mending:
