@@ -117,7 +117,7 @@ async def test_a_client_that_leaves_stops_every_kind(leaving: str) -> None:
         async with serving(AioInterceptor(), **agent.methods) as target:
             async with channel(target) as opened:
                 calls = [called(opened, kind) for kind in KINDS]
-                await rig_.model.log.tokens_count(8)
+                await rig_.model.log.opened_count(4)
                 left = time.monotonic()
                 if leaving == "cancel":
                     for call in calls:

@@ -11,7 +11,7 @@ import pytest
 from openai import OpenAI
 from support.core import in_loop
 from support.rig import IN_TIME, LONG, MODEL, SHORT, Rig, rig
-from support.rpc import channel, on, path, serving_threads, status
+from support.rpc import all_speak, channel, on, path, serving_threads, status
 
 from hangup.core.current import current_run
 from hangup.otel import names
@@ -113,7 +113,7 @@ async def test_on_threads_a_client_that_leaves_stops_every_kind() -> None:
         with serving_threads(Interceptor(), **agent.methods) as target:
             async with channel(target) as opened:
                 calls = [called(opened, kind) for kind in KINDS]
-                await rig_.model.log.tokens_count(8)
+                await all_speak(rig_.model.log, 4)
                 left = time.monotonic()
                 for call in calls:
                     call.cancel()
@@ -136,6 +136,7 @@ async def test_on_threads_each_stop_has_its_status() -> None:
         with serving_threads(interceptor, **agent.methods) as target:
             async with channel(target) as opened:
                 late = [called(opened, kind) for kind in ("ask_uu", "ask_us")]
+                await rig_.model.log.opened_count(2)
                 stopped = []
                 for number, cause in enumerate(("killed", "shutdown"), 3):
                     stopped.append(called(opened, "ask_su"))

@@ -11,6 +11,8 @@ import grpc  # type: ignore[import-untyped]
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
+    from hangup.demo.journal import ModelLog
+
 SERVICE = "test.Agent"
 _KINDS = {
     "uu": grpc.unary_unary_rpc_method_handler,
@@ -72,6 +74,15 @@ async def channel(target: str, **options: Any) -> AsyncIterator[Any]:
     """A channel of ``grpc.aio``."""
     async with grpc.aio.insecure_channel(target, **options) as opened:
         yield opened
+
+
+async def all_speak(log: ModelLog, calls: int) -> None:
+    """Wait until the model has begun to answer so many calls."""
+
+    def speak() -> bool:
+        return sum(one.output_tokens > 0 for one in log.calls) >= calls
+
+    await log.wait_for(speak)
 
 
 async def status(call: Any) -> tuple[str, str, dict[str, str]]:
