@@ -19,6 +19,7 @@ from opentelemetry.instrumentation.grpc import (
 from opentelemetry.sdk.trace import TracerProvider
 from support.core import in_loop
 from support.rpc import channel, on, path, serving, serving_threads
+from support.rpc_waiting import KINDS, Waiting, asked, asked_sync
 from support.telemetry import Telemetry, chat, instrumented, used
 from support.tunnel import tunnel
 
@@ -150,6 +151,52 @@ async def test_zero_code_serves_and_carries_whichever_came_first(order: str) -> 
                 assert ("traceparent" in keys) is (order != "without")
             assert telemetry.total(names.RUNS, run="caller") == 1
             assert telemetry.total(names.RUNS) == 1
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@in_loop
+async def test_a_stop_comes_through_tracing_as_a_stop(order: str) -> None:
+    """No retry of RPC errors eats it, on tasks and threads, whatever the kind."""
+    server = Waiting()
+    attempts: list[str] = []
+
+    async def retrying(opened: Any, kind: str) -> None:
+        while True:
+            attempts.append(kind)
+            with contextlib.suppress(grpc.RpcError):
+                await asked(opened, kind)
+
+    def on_thread(target: str, kind: str) -> None:
+        with (
+            grpc.insecure_channel(target) as opened,
+            pytest.raises(hangup.DeadlineExceeded),
+            hangup.run(budget=1.5, name="r"),
+        ):
+            while True:
+                attempts.append(kind)
+                with contextlib.suppress(grpc.RpcError):
+                    asked_sync(opened, kind)
+
+    async def on_tasks(target: str) -> None:
+        async with channel(target) as opened:
+            with pytest.raises(hangup.RunAbandoned):
+                async with hangup.run(name="r") as run, asyncio.TaskGroup() as group:
+                    for kind in KINDS:
+                        group.create_task(retrying(opened, kind))
+                    await server.count(8)
+                    run.cancel("killed")
+
+    with both(order):
+        async with serving(**server.methods) as target:
+            await asyncio.wait_for(
+                asyncio.gather(
+                    *(asyncio.to_thread(on_thread, target, kind) for kind in KINDS),
+                    on_tasks(target),
+                ),
+                5,
+            )
+            await server.all_cut(8)
+    assert sorted(attempts) == sorted(KINDS * 2)
 
 
 @in_loop

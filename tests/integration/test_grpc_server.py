@@ -127,7 +127,7 @@ async def test_a_client_that_leaves_stops_every_kind(leaving: str) -> None:
             rig_.closed_in_time(left)
         assert rig_.telemetry.abandoned() == {"disconnect": 4}
         for run in agent.runs:
-            assert run.abandonment.at - left < 0.2
+            assert run.abandonment.at - left < 0.5
         assert agent.ended == ["us"]
 
 
@@ -149,7 +149,7 @@ async def test_the_budget_ends_every_kind_with_its_status() -> None:
                 assert words == "The deadline passed before there was an answer."
                 assert trailing["hangup-cause"] == "deadline"
             await rig_.model.log.closed_count(4, IN_TIME)
-            rig_.closed_in_time(max(run.deadline.at for run in agent.runs), 0.3)
+            rig_.closed_in_time(max(run.deadline.at for run in agent.runs))
         assert rig_.telemetry.abandoned() == {"deadline": 4}
 
 
@@ -167,7 +167,7 @@ async def test_the_deadline_of_the_call_only_tightens_the_budget() -> None:
             await rig_.model.log.closed_count(2, IN_TIME)
         given = sorted(run.deadline.at - run.started_at for run in agent.runs)
         assert 0.4 < given[0] <= 0.8
-        assert given[1] == pytest.approx(1.2, abs=0.05)
+        assert given[1] == pytest.approx(1.2, abs=0.2)
         assert rig_.telemetry.abandoned() == {"deadline": 2}
 
 

@@ -121,7 +121,7 @@ async def test_on_threads_a_client_that_leaves_stops_every_kind() -> None:
             rig_.closed_in_time(left)
         assert rig_.telemetry.abandoned() == {"disconnect": 4}
         for run in agent.runs:
-            assert run.abandonment.at - left < 0.2
+            assert run.abandonment.at - left < 0.5
         agent.client.close()
 
 

@@ -31,6 +31,9 @@ its route: ``routes={"/package.Service/Talk": {"budget": 60}}``.
 What a client's leaving means (``on_disconnect``) and the budget header, here a metadata
 field, are as in :mod:`hangup.servers.asgi`.
 
+A handler of ``grpc.aio`` runs in a task of its own, so that the cancel of a client that
+left is not taken for one of the handler's own.
+
 The limits of ``grpc.server`` are those of every blocking server (see
 :mod:`hangup.servers.wsgi`): nothing interrupts a thread. Its handler hears of a stop,
 and its caller of the cause, at the next spending call or response.
@@ -42,6 +45,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
@@ -91,6 +95,7 @@ class _Shared:
         self._terms = Terms(**terms)
         self._observing: Terms | None = None
         self._exchanges: weakref.WeakSet[Exchange] = weakref.WeakSet()
+        self._lock = threading.Lock()
         self._is_on: Callable[[], bool] = lambda: True
 
     @classmethod
@@ -112,7 +117,9 @@ class _Shared:
 
     def shut_down(self) -> None:
         """Abandon the runs that are being served, cause ``shutdown``. Any thread."""
-        for exchange in tuple(self._exchanges):
+        with self._lock:
+            exchanges = tuple(self._exchanges)
+        for exchange in exchanges:
             guarded(exchange.shut_down)
 
     def _exchange(
@@ -123,7 +130,8 @@ class _Shared:
         if opening is None:
             return None
         exchange = kind(opening, context, method)
-        self._exchanges.add(exchange)
+        with self._lock:
+            self._exchanges.add(exchange)
         return exchange
 
     def _opening(self, method: str, context: Any, shape: str) -> Opening | None:
