@@ -233,6 +233,22 @@ async def test_observe_never_interferes() -> None:
 
 
 @in_loop
+async def test_in_observe_the_deadline_of_a_call_is_real() -> None:
+    """gRPC has ended it itself: nobody gets the answer, and that is why."""
+    async with rig(LONG) as rig_, rig_.agent.talking():
+        agent = Agent(rig_)
+        async with (
+            serving(AioInterceptor(mode="observe"), **agent.methods) as target,
+            channel(target) as opened,
+        ):
+            calls = [called(opened, kind, timeout=1.0) for kind in KINDS]
+            ends = [await status(call) for call in calls]
+            assert {code for code, _, _ in ends} == {"DEADLINE_EXCEEDED"}
+            await rig_.model.log.closed_count(4, IN_TIME)
+        assert rig_.telemetry.abandoned() == {"deadline": 4}
+
+
+@in_loop
 async def test_an_error_fails_the_run_and_a_refusal_of_the_handler_does_not() -> None:
     async with rig(SHORT) as rig_, rig_.agent.talking():
 
