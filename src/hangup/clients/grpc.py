@@ -52,6 +52,8 @@ def _made_channel(original: Any, patch: Patch) -> Callable[..., None]:
         if patch.active:
             guarded(channels.note, target, options, credentials)
         original(self, target, options, credentials, *more, **named)
+        if patch.active:
+            guarded(grpc_aio.note_target, self, self._channel, target)
 
     return __init__
 
@@ -136,13 +138,15 @@ def _is_attached(channel: object) -> bool:
 _by_hand = Mending(*grpc_sync.patches(_is_attached), *grpc_aio.patches(_is_attached))
 
 
-def attach(channel: Channel) -> Channel:
+def attach(channel: Channel, target: str | None = None) -> Channel:
     """Do for one channel what ``hangup.instrument()`` does for all.
 
     For a process that does not call that. Where it was called, nothing is done twice.
 
     Args:
         channel: Of ``grpc`` or ``grpc.aio``, with or without interceptors.
+        target: Where it goes, as it was made with. Older versions of ``grpc.aio`` do
+            not tell; without it nothing of the run is sent there then.
 
     Returns:
         The channel.
@@ -156,6 +160,8 @@ def attach(channel: Channel) -> Channel:
     if core is None:
         remedy = "give it what grpc.aio.insecure_channel(...) or its like returned"
         raise ArgumentError("hangup.clients.grpc.attach", repr(channel), remedy)
+    if target is not None:
+        grpc_aio.note_target(channel, core, target)
     _attached[id(core)] = core
     weakref.finalize(channel, _attached.pop, id(core), None)
     _by_hand.install()

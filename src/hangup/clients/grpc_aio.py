@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from hangup.clients.grpc_hop import Hop
@@ -58,8 +59,19 @@ def _begun(accepts: Accepts, original: Any, patch: Patch) -> Callable[..., None]
     return __init__
 
 
+_targets: dict[int, str] = {}
+
+
+def note_target(channel: object, core: object, target: str) -> None:
+    """Remember the target of a channel whose core does not tell, as in older gRPC."""
+    if not hasattr(core, "target"):
+        _targets[id(core)] = target
+        weakref.finalize(channel, _targets.pop, id(core), None)
+
+
 def _hop_to(channel: Any) -> Hop:
-    target = channel.target
+    # One that is not known is somebody else's: nothing of ours is sent there.
+    target = getattr(channel, "target", None) or _targets.get(id(channel), "")
     return Hop(target.decode() if isinstance(target, bytes) else str(target))
 
 
