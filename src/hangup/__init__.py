@@ -28,6 +28,7 @@ from hangup.core.drain import DrainScope as drain  # noqa: N813
 from hangup.core.gather import gather
 from hangup.core.irreversible import irreversible
 from hangup.core.registry import find_run, shutdown
+from hangup.core.rollout import release_brake
 from hangup.core.run import Run
 from hangup.core.scope import RunScope as run  # noqa: N813
 from hangup.core.threads import to_thread
@@ -66,6 +67,7 @@ __all__ = [
     "gather",
     "instrument",
     "irreversible",
+    "release_brake",
     "remaining",
     "run",
     "shutdown",

@@ -48,6 +48,9 @@ def instrument(
 ) -> None:
     """Install hangup on OpenTelemetry. Idempotent; undone by :func:`uninstrument`.
 
+    Where it is installed, a call can only lower the mode, for the runs under way too:
+    the rest of what it says has no effect.
+
     Args:
         mode: A ceiling over every run of the process, as ``HANGUP_MODE``; where both
         are

@@ -162,6 +162,21 @@ def _path(name: str, value: object) -> str:
     raise ConfigError(name, value, "give the path of a file")
 
 
+def _percent(name: str, value: object) -> float:
+    seconds = _seconds(name, str(value).strip().removesuffix("%"))
+    if seconds > 100:  # noqa: PLR2004  percent
+        raise ConfigError(name, value, "give a percentage, 0 to 100")
+    return seconds
+
+
+def _tenant_from(name: str, value: object) -> str:
+    kind, colon, key = str(value).strip().partition(":")
+    key = key.strip()
+    if colon and kind in ("header", "baggage") and key:
+        return f"{kind}:{key.lower() if kind == 'header' else key}"
+    raise ConfigError(name, value, "write header:NAME or baggage:NAME")
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """A checked, immutable set of settings. Thread-safe."""
@@ -252,6 +267,33 @@ class Settings:
     )
     tenants: tuple[str, ...] = _setting(
         (), _words, "Tenants that get a label of their own; the rest is 'other'."
+    )
+    tenant_from: str | None = _setting(
+        None,
+        _tenant_from,
+        "Where a server finds whom a request is for: header:x-tenant, or the entry "
+        "baggage:tenant. Trust it as far as whoever sets it. Code that names one goes "
+        "first.",
+    )
+    policy_file: str | None = _setting(
+        None,
+        _path,
+        "YAML (or JSON) file of rules by route, run name and tenant: mode, share, "
+        "budget, on_disconnect, grace. Read again within 5 s of a change.",
+    )
+    brake_share: float = _setting(
+        20.0,
+        _percent,
+        "The brake: with more than so many percent of the enforced runs stopped while "
+        "their caller was still connected, this process only observes; 100 is never.",
+    )
+    brake_runs: float = _setting(
+        50.0,
+        _seconds,
+        "Below so many enforced runs in the window the brake does not trip.",
+    )
+    brake_window: float = _setting(
+        300.0, _seconds, "Over how many seconds the brake counts."
     )
 
 

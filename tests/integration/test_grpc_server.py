@@ -347,20 +347,17 @@ async def test_b6_second_cancel_cuts_cleanup() -> None:
                 await asyncio.sleep(0.1)
                 flushed.append("stream")
 
-        async with serving(
-            AioInterceptor(budget=1.2), ask_uu=ask_uu, ask_us=ask_us
-        ) as to:
+        methods = {"ask_uu": ask_uu, "ask_us": ask_us}
+        async with serving(AioInterceptor(budget=30), **methods) as to:
             async with channel(to) as opened:
                 # gRPC ends these at the instant at which their run ends, too.
-                calls = [
-                    on(opened, one)(b"", timeout=1.2) for one in ("ask_uu", "ask_us")
-                ]
-                await asyncio.gather(*map(status, calls))
-                calls = [on(opened, one)(b"") for one in ("ask_uu", "ask_us")]
+                late = [on(opened, one)(b"", timeout=2.5) for one in methods]
+                left = [on(opened, one)(b"") for one in methods]
                 await rig_.model.log.opened_count(4)
-                for call in calls:
+                for call in left:
                     call.cancel()
-            async with asyncio.timeout(5):
+                await asyncio.gather(*map(status, late))
+            async with asyncio.timeout(10):
                 while len(flushed) < 4:  # noqa: ASYNC110  no such event
                     await asyncio.sleep(0.01)
         assert sorted(flushed) == ["stream", "stream", "unary", "unary"]

@@ -36,7 +36,10 @@ class Spans:
 def installed() -> Iterator[None]:
     """Hangup on an SDK, as its users have it."""
     provider = TracerProvider()
-    hangup.instrument(tracer_provider=provider, meter_provider=MeterProvider())
+    # Stopping people who wait is what the tests do: no brake.
+    hangup.instrument(
+        tracer_provider=provider, meter_provider=MeterProvider(), brake_share=100
+    )
     Spans.tracer = provider.get_tracer("test")
     try:
         yield

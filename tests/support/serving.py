@@ -101,6 +101,8 @@ async def serving(  # noqa: PLR0913  keywords
             [sys.executable, "-m", *_COMMANDS[server](target, port), *options],
             env={
                 **os.environ,
+                # Stopping people who wait is what the tests do: no brake.
+                "HANGUP_BRAKE_SHARE": "100",
                 "PYTHONPATH": path,
                 "MODEL": model,
                 DIRECTORY: str(books),

@@ -60,11 +60,18 @@ def test_instrument_twice_is_once_and_uninstrument_twice_too() -> None:
     hangup.instrument(mode="refuse", settle=1.5, **providers)  # type: ignore[arg-type]
     try:
         assert instrumentor.is_instrumented_by_opentelemetry
-        hangup.instrument(mode="observe", **providers)  # type: ignore[arg-type]
-        settings = config.current()
-        assert (settings.mode, settings.settle) == (Mode.REFUSE, 1.5)
+        for mode, settle in (("enforce", 2.5), (None, 2.5)):
+            hangup.instrument(mode=mode, settle=settle, **providers)  # type: ignore[arg-type]
+            settings = config.current()
+            assert (settings.mode, settings.settle) == (Mode.REFUSE, 1.5)
         with hangup.run() as run:
             assert run.mode is Mode.REFUSE
+            hangup.instrument(mode="observe")
+            assert str(run.mode) == "observe"
+            hangup.instrument(mode="enforce")
+            assert str(run.mode) == "observe"
+        with hangup.run() as run:
+            assert run.mode is Mode.OBSERVE
     finally:
         hangup.uninstrument()
     hangup.uninstrument()

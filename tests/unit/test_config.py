@@ -61,6 +61,11 @@ def test_every_setting_is_read_from_its_variable() -> None:
             "HANGUP_IRREVERSIBLE": "charge, send_mail,",
             "HANGUP_PROPAGATE_TO": ".example.org",
             "HANGUP_TENANTS": "acme,globex",
+            "HANGUP_TENANT_FROM": "header: X-Tenant",
+            "HANGUP_POLICY_FILE": "etc/policy.yaml",
+            "HANGUP_BRAKE_SHARE": "50%",
+            "HANGUP_BRAKE_RUNS": "10",
+            "HANGUP_BRAKE_WINDOW": "60",
         }
     )
     assert settings == Settings(
@@ -76,6 +81,11 @@ def test_every_setting_is_read_from_its_variable() -> None:
         irreversible=("charge", "send_mail"),
         propagate_to=(".example.org",),
         tenants=("acme", "globex"),
+        tenant_from="header:x-tenant",
+        policy_file="etc/policy.yaml",
+        brake_share=50.0,
+        brake_runs=10.0,
+        brake_window=60.0,
     )
 
 
@@ -87,6 +97,9 @@ def test_an_empty_variable_counts_as_unset() -> None:
     ("variable", "value", "says"),
     [
         ("HANGUP_MODE", "loud", "choose one of off, observe, refuse, enforce"),
+        ("HANGUP_TENANT_FROM", "x-tenant", "write header:NAME or baggage:NAME"),
+        ("HANGUP_TENANT_FROM", "cookie:a", "write header:NAME or baggage:NAME"),
+        ("HANGUP_BRAKE_SHARE", "101", "give a percentage, 0 to 100"),
         ("HANGUP_BUDGET", "-1", "give seconds as a number that is zero or more"),
         ("HANGUP_BUDGET", "nan", "give seconds"),
         ("HANGUP_SETTLE", "soon", "give seconds"),

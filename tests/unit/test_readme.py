@@ -8,15 +8,21 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import hangup
 from hangup import config
 from hangup.otel import names
+from hangup.otel.policyfile import parse
 from hangup.spend.pricefile import read_price_file
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 README = Path(__file__).parents[2] / "README.md"
+_ON_SPANS_TOO = ("CAUSE", "MODEL", "RUN_NAME", "MODE", "DECISION")
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -35,25 +41,55 @@ def settings_table() -> str:
     return "\n".join(rows)
 
 
-def metrics_table() -> str:
-    """Render every metric of ``otel.names`` with the docstring under its constant."""
-    rows = ["| metric | unit and meaning |", "|---|---|"]
+def _documented() -> Iterator[tuple[str, str, str]]:
+    """Each constant of ``otel.names`` that is a text: name, value, the docstring."""
     tree = ast.parse(Path(names.__file__).read_text())
     for node, doc in zip(tree.body, tree.body[1:], strict=False):
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
         value = getattr(names, node.target.id)
-        if node.target.id == "FATE":
+        if isinstance(value, str) and isinstance(doc, ast.Expr):
+            text = " ".join(ast.literal_eval(doc.value).replace("``", "`").split())
+            yield node.target.id, value, text
+
+
+def metrics_table() -> str:
+    """Render every metric of ``otel.names`` with the docstring under its constant."""
+    rows = ["| metric | unit and meaning |", "|---|---|"]
+    for name, value, text in _documented():
+        if name == "FATE":
             break
-        if isinstance(value, str) and value.startswith("hangup."):
-            assert isinstance(doc, ast.Expr)
-            text = ast.literal_eval(doc.value).replace("``", "`")
+        if value.startswith("hangup."):
             rows.append(f"| `{value}` | {text} |")
     return "\n".join(rows)
 
 
+def attributes_table() -> str:
+    """Render every label and attribute, likewise."""
+    rows = ["| attribute | where | meaning |", "|---|---|---|"]
+    where = ""
+    for name, value, text in _documented():
+        where = {
+            "FATE": "metrics",
+            "RUN_ID": "spans",
+            "EVENT_ABANDONED": "span event",
+            "EVENT_CLOSED": "log event",
+            "JOINED": "log event",
+            "BUS_UP": "",
+        }.get(name, where)
+        if where:
+            also = ", spans" if name in _ON_SPANS_TOO else ""
+            rows.append(f"| `{value}` | {where}{also} | {text} |")
+    return "\n".join(rows)
+
+
 @pytest.mark.parametrize(
-    ("section", "table"), [("settings", settings_table()), ("metrics", metrics_table())]
+    ("section", "table"),
+    [
+        ("settings", settings_table()),
+        ("metrics", metrics_table()),
+        ("attributes", attributes_table()),
+    ],
 )
 def test_the_table_is_the_one_the_code_makes(section: str, table: str) -> None:
     """Run this file as a script to write the tables anew."""
@@ -71,6 +107,15 @@ def test_the_price_file_is_one(tmp_path: Path) -> None:
     prices = read_price_file(str(path))
     assert prices.version.startswith("contract of 2026-11@")
     assert prices.model("gpt-4o-2024-08-06") is not None
+
+
+def test_the_policy_file_is_one() -> None:
+    [block] = re.findall(
+        r"^```yaml\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL
+    )
+    rules = parse("policy.yaml", block.encode())
+    [rule] = rules.rules
+    assert (rule.mode, rule.share) == (config.Mode.ENFORCE, 5)
 
 
 def test_every_python_block_runs(tmp_path: Path) -> None:
@@ -101,6 +146,7 @@ def _write() -> None:
     for section, table in (
         ("settings", settings_table()),
         ("metrics", metrics_table()),
+        ("attributes", attributes_table()),
     ):
         start = text.index("\n", text.index(f"<!-- {section}: ")) + 1
         end = text.index(f"<!-- /{section} -->")

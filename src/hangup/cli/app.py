@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hangup.cli import demo
+from hangup.cli import dashboards, demo, policy
 
 app = typer.Typer(
     name="hangup",
@@ -17,6 +17,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("demo")(demo.demo)
+app.add_typer(policy.app, name="policy")
+app.add_typer(dashboards.app, name="dashboards")
 
 
 def _show_version(asked: bool) -> None:  # noqa: FBT001  typer's callback shape

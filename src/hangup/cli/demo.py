@@ -15,8 +15,12 @@ from hangup.cli import first_absent, say_missing
 
 if TYPE_CHECKING:
     from hangup.demo.results import Demo
+    from hangup.demo.workload import Setting
 
 _USERS = 32
+_PORT = 9464
+_WRONG = 2
+_SCRAPING = "opentelemetry.exporter.prometheus"
 
 
 class Provider(StrEnum):
@@ -61,17 +65,40 @@ def demo(  # noqa: PLR0913  one for each option
             min=0.0, max=2.0, help="Seconds before the model's first token, about."
         ),
     ] = 0.15,
+    serve: Annotated[
+        bool,
+        typer.Option(
+            "--serve",
+            help="Let users keep coming, in both modes at once, and be scraped.",
+        ),
+    ] = False,
+    port: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=65_534,
+            help="Where --serve is scraped: the agent; the subagent at the next one.",
+        ),
+    ] = _PORT,
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=0, help="With --serve: after so many it is quiet."),
+    ] = None,
 ) -> None:
     """Let a few dozen users ask an agent, and four in ten walk away.
 
     Real servers, a real client SDK, real disconnects, all on this machine: first
-    in observe mode, then the same people again in enforce mode.
+    in observe mode, then the same people again in enforce mode. With --serve for as
+    long as you like, for a Prometheus and the dashboards.
     """
     absent = first_absent()
     if absent is None and find_spec(provider.value) is None:
         absent = provider.value
     if absent is not None:
         raise typer.Exit(say_missing(absent))
+    if serve:
+        setting = _setting(provider, provider_on_close, first_token)
+        raise typer.Exit(_serve(users, seed, setting, port, rounds))
     result = _run(users, seed, provider, provider_on_close, first_token)
     if html is not None:
         from hangup.demo.picture import page  # noqa: PLC0415  only where asked for
@@ -101,7 +128,7 @@ def _run(
     )
 
     from hangup.demo.harness import run_demo  # noqa: PLC0415
-    from hangup.demo.workload import MODES, Setting  # noqa: PLC0415
+    from hangup.demo.workload import MODES  # noqa: PLC0415
 
     with Progress(
         TextColumn("{task.description}"),
@@ -120,5 +147,62 @@ def _run(
                 progress.start_task(bars[mode])
             progress.update(bars[mode], completed=done)
 
-        setting = Setting(provider.value, on_close.value, first_token)
+        setting = _setting(provider, on_close, first_token)
         return asyncio.run(run_demo(users, seed, setting, on_progress=moved))
+
+
+def _setting(provider: Provider, on_close: OnClose, first_token: float) -> Setting:
+    from hangup.demo.workload import Setting  # noqa: PLC0415  the extra may be missing
+
+    return Setting(provider.value, on_close.value, first_token)
+
+
+def _serve(
+    users: int, seed: int, setting: Setting, port: int, rounds: int | None
+) -> int:
+    """Serve until Ctrl-C; return the exit code."""
+    try:
+        scraping = find_spec(_SCRAPING)
+    except ModuleNotFoundError:
+        scraping = None
+    if scraping is None:
+        return say_missing(_SCRAPING, extra="demo,prometheus")
+    from rich.console import Console  # noqa: PLC0415  only where asked for
+
+    from hangup.demo.serving import (  # noqa: PLC0415
+        PortTakenError,
+        Round,
+        serve_demo,
+    )
+
+    console = Console(highlight=False, soft_wrap=True)
+
+    def ready(_rig: object) -> None:
+        console.print(f"agent     http://127.0.0.1:{port}/metrics")
+        console.print(f"subagent  http://127.0.0.1:{port + 1}/metrics")
+        console.print("Ctrl-C ends it.")
+
+    def told(one: Round) -> None:
+        console.print(
+            f"round {one.number}: {len(one.visits)} visits, {one.left} walked away"
+        )
+
+    serving = serve_demo(
+        users,
+        seed,
+        setting,
+        port,
+        rounds=rounds,
+        on_ready=ready,
+        on_round=told,
+    )
+    try:
+        asyncio.run(serving)
+    except KeyboardInterrupt:
+        return 0
+    except PortTakenError as error:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(
+            f"cannot be scraped there: {error}. Give two free ones with --port"
+        )
+        return _WRONG
+    return 0

@@ -15,6 +15,8 @@ from hangup.core.cause import Cause
 from hangup.core.guard import guarded
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hangup.config import Mode
     from hangup.core.run import Run
 
@@ -53,6 +55,9 @@ class RunObserver:
     ) -> None:
         """A spending call of ``kind`` was, or in observe mode would be, refused."""
 
+    def lowered(self, run: Run) -> None:
+        """The mode of a run that has started is less than it was."""
+
 
 # Fewer than run names that get a label: some places stay for those that come by.
 _MOST_DECLARED = 40
@@ -64,6 +69,9 @@ class _Registry:
         self.lock = threading.RLock()
         self.observers: tuple[RunObserver, ...] = ()
         self.live: weakref.WeakSet[Run] = weakref.WeakSet()
+        # Closed and abandoned: for a while they go on refusing what is left of them.
+        self.leftovers: weakref.WeakSet[Run] = weakref.WeakSet()
+        self.adjust: Callable[[Run], None] | None = None
         self.holders: dict[str, weakref.ref[Run]] = {}
         self.declared: dict[tuple[str, Mode], None] = {}
 
@@ -71,6 +79,7 @@ class _Registry:
         """Begin anew: the runs and the lock of the parent process mean nothing here."""
         self.lock = threading.RLock()
         self.live = weakref.WeakSet()
+        self.leftovers = weakref.WeakSet()
         self.holders = {}
 
 
@@ -123,6 +132,7 @@ def add(run: Run) -> None:
     """Enter a run that has left latent."""
     with _registry.lock:
         _registry.live.add(run)
+    _adjust(run)
 
 
 def remove(run: Run) -> None:
@@ -134,12 +144,36 @@ def remove(run: Run) -> None:
             holder = _registry.holders.get(key)
             if holder is not None and holder() in (run, None):
                 del _registry.holders[key]
+        abandoned = run.token.abandonment is not None
+        if abandoned:
+            _registry.leftovers.add(run)
+    if abandoned:
+        _adjust(run)
+
+
+def adjust_with(adjust: Callable[[Run], None]) -> None:
+    """Call ``adjust`` with every run that is entered, and each abandoned one removed.
+
+    For the one layer that may lower a run's mode: see :mod:`hangup.core.rollout`.
+    """
+    _registry.adjust = adjust
+
+
+def _adjust(run: Run) -> None:
+    if _registry.adjust is not None:
+        guarded(_registry.adjust, run)
 
 
 def live_runs() -> tuple[Run, ...]:
     """Return a snapshot of the runs that have started and are not closed."""
     with _registry.lock:
         return tuple(_registry.live)
+
+
+def leftover_runs() -> tuple[Run, ...]:
+    """Return the abandoned runs that are closed, and that somebody still refers to."""
+    with _registry.lock:
+        return tuple(_registry.leftovers)
 
 
 def runs_by_id(run_id: str) -> tuple[Run, ...]:

@@ -47,6 +47,7 @@ class Run:
         delivered_at: When the caller had the result, or None.
         closed_at: When the scope was left, or None.
         ledger: A slot for the layer that keeps the run's accounts.
+        place: Where the rollout's rules look for it; None of one opened in code.
         origin: A slot for the layer that keeps the context the run was opened in.
         statement: A slot for the layer that tells of the run when it is over.
         span: A slot for the layer that keeps the span the run is seen by.
@@ -73,6 +74,7 @@ class Run:
         "name",
         "origin",
         "parent",
+        "place",
         "root",
         "settings",
         "span",
@@ -117,6 +119,7 @@ class Run:
         self.ledger: Any = None
         self.statement: Any = None
         self.origin: Any = None
+        self.place: Any = None
         self.span: Any = None
         self.work = Work(self)
         self.absence = Absence(self, on_disconnect, grace)
@@ -336,7 +339,8 @@ class Run:
         self.token.on_cancel(self._abandoned, first=True)
         above = math.inf if self.parent is None else self.parent.deadline.at
         if self.token.binding and self.token.deadline.at < above:
-            self._timer.arm(self._call_at, self.token.deadline.at, self._poll)
+            call_at = timer_of(self.clock, on_loop=self.work.loop is not None)
+            self._timer.arm(call_at, self.token.deadline.at, self._poll)
 
     def close(self) -> None:
         """Note that the scope was left. Called once, by the scope."""
@@ -378,14 +382,11 @@ class Run:
         """How many spending calls of this run are open."""
         return self.work.open_calls
 
-    @property
-    def _call_at(self) -> Callable[..., Any]:
-        return timer_of(self.clock, on_loop=self.work.loop is not None)
-
     def _poll(self) -> None:
         # A loop's clock may run a moment ahead of ours (uvloop counts milliseconds).
-        if self.token.poll() is None and not self.token.finished:
-            self._timer.again(self._call_at, self.token.deadline.at, self._poll)
+        if self.token.poll() is None and self.token.waits:
+            call_at = timer_of(self.clock, on_loop=self.work.loop is not None)
+            self._timer.again(call_at, self.token.deadline.at, self._poll)
 
     def _abandoned(self, _abandonment: Abandonment) -> None:
         self._stop_timer()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from hangup import config
 from hangup.config import Mode, OnDisconnect
-from hangup.core import registry
+from hangup.core import registry, rollout
 from hangup.core.admission import owner_of_cause
 from hangup.core.cause import Cause
 from hangup.core.clock import SYSTEM_CLOCK
 from hangup.core.current import Position, enter, position
 from hangup.core.deadline import Deadline, check_budget
+from hangup.core.decorator import decorated
 from hangup.core.run import Run
 from hangup.core.tree import current_task
 from hangup.core.unwind import stems_from_stop
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from hangup.core.clock import Clock
+    from hangup.core.rollout import Place
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -90,6 +90,7 @@ class RunScope:
         on_disconnect: What ``run.leave()`` means: abandon (the default), grace or
             finish. Of the outermost run only: it is the one somebody waits for.
         grace: Seconds to come back in; ``HANGUP_GRACE`` if None.
+        place: Where the rollout's rules look for it (for servers).
         clock: What to measure on; that of the run around it, else the machine's, if
             None. Tests inject one.
 
@@ -116,6 +117,7 @@ class RunScope:
         server: bool = False,
         on_disconnect: OnDisconnect | str | None = None,
         grace: float | None = None,
+        place: Place | None = None,
         clock: Clock | None = None,
     ) -> None:
         # Checked here, where the mistake is, not at the first request.
@@ -138,6 +140,7 @@ class RunScope:
         self._server = server
         self._on_disconnect = config.read_on_disconnect("on_disconnect", on_disconnect)
         self._grace = config.read_seconds("grace", grace)
+        self._place = place
         self._clock = clock
         self._run: Run | None = None
         self._leave: Callable[[], None] | None = None
@@ -165,27 +168,34 @@ class RunScope:
         parent = None if here is None else here.run
         if parent is not None and parent.inert:
             parent = None
-        settings = config.current()
-        mode = (self._mode or Mode.ENFORCE).least(settings.mode)
-        mode = mode if parent is None else mode.least(parent.mode)
+        name = self._name or ("run" if parent is None else parent.name)
+        tenant = self._tenant or ("" if parent is None else parent.tenant)
+        ruling = rollout.rule(
+            parent, self._place, self._mode, self._name, tenant, self._token
+        )
+        mode = ruling.mode
         if parent is not None and mode is not Mode.OFF and not self._latent:
             # Whoever opens a run says that this is agent work: no latent run any more.
             parent.root.begin_spending()
         clock = self._clock or (SYSTEM_CLOCK if parent is None else parent.clock)
-        deadline = self._deadline or Deadline.after(self._budget, clock)
+        budget, meant, grace = ruling.over(
+            self._budget, self._on_disconnect, self._grace
+        )
+        deadline = self._deadline or Deadline.after(budget, clock)
         run = Run(
-            name=self._name or ("run" if parent is None else parent.name),
-            tenant=self._tenant or ("" if parent is None else parent.tenant),
+            name=name,
+            tenant=tenant,
             mode=mode,
             deadline=deadline,
             parent=parent,
-            run_id=self._token,
+            run_id=ruling.token,
             joined=self._joined,
             latent=(self._latent and parent is None) or mode is Mode.OFF,
             supersede_key=self._supersede_key,
-            on_disconnect=self._on_disconnect or OnDisconnect.ABANDON,
-            grace=settings.grace if self._grace is None else self._grace,
+            on_disconnect=meant,
+            grace=grace,
         )
+        run.place = self._place
         self._run = run
         run.work.enter()
         task = run.work.task
@@ -267,7 +277,8 @@ class RunScope:
             return None
         if abandonment.inherited:
             return _at_the_edge(run, error)
-        if not _converts(run):
+        # A stop was ours, whatever the run's mode has become meanwhile.
+        if not (_converts(run) or isinstance(error, Stop)):
             return None
         theirs = isinstance(error, asyncio.CancelledError) and (
             self._cancelled_outside(run)
@@ -361,6 +372,7 @@ class RunScope:
             "server": self._server,
             "on_disconnect": self._on_disconnect,
             "grace": self._grace,
+            "place": self._place,
             "clock": self._clock,
         }
         return type(self)(**(settings | changes))
@@ -371,29 +383,4 @@ class RunScope:
         Raises:
             MisuseError: It is a generator; a run cannot be held across a ``yield``.
         """
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(
-            function
-        ):
-            raise MisuseError(
-                f"@hangup.run cannot wrap the generator {function.__qualname__}: its "
-                "consumer may drop it half-way, in another task. Open the run with "
-                "'async with hangup.run(...)' around the loop that consumes it"
-            )
-        name = self._name or function.__qualname__
-        registry.declare(name, self._mode or Mode.ENFORCE)
-
-        if inspect.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def call_async(*args: Any, **kwargs: Any) -> Any:
-                async with self.again(name=name):
-                    return await function(*args, **kwargs)
-
-            return cast("Function", call_async)
-
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with self.again(name=name):
-                return function(*args, **kwargs)
-
-        return cast("Function", call)
+        return decorated(self, function, self._name, self._mode)

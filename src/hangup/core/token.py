@@ -94,6 +94,25 @@ class CancelToken:
         """Whether :meth:`finish` came first."""
         return self._finished
 
+    @property
+    def waits(self) -> bool:
+        """Whether its deadline may still abandon it."""
+        return self.binding and not self._finished and self.abandonment is None
+
+    def loosen(self, lowered: Callable[[], None]) -> bool:
+        """Call ``lowered``, which may change ``binding``, unless it is abandoned.
+
+        Nothing abandons it in between: what was decided before is carried through.
+
+        Returns:
+            Whether that was done.
+        """
+        with self._lock:
+            if self.abandonment is not None:
+                return False
+            lowered()
+        return True
+
     def poll(self, now: float | None = None) -> Abandonment | None:
         """Return the abandonment, recording a binding deadline that has passed."""
         if self.abandonment is not None or self._finished:

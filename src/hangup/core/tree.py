@@ -190,7 +190,7 @@ class Tree:
     def opened_on(self, task: asyncio.Task[Any] | None) -> list[object]:
         """Return the calls that ``task`` has open, the latest first; None: any thread.
 
-        As they were given to ``call_opened``.
+        As they were given to ``open_call``.
         """
         opened = tuple(self.calls.values())
         return [call for _, caller, _, call in reversed(opened) if caller is task]

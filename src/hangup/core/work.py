@@ -9,7 +9,6 @@ the signal when the shield ends.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 from contextvars import ContextVar
@@ -24,9 +23,11 @@ from hangup.core.cause import Cause
 from hangup.core.consumers import AGAIN_AFTER, spared
 from hangup.core.current import POSITION, seen
 from hangup.core.interrupt import awaited_outside, interrupt, retrieve
+from hangup.core.opening import open_call
 from hangup.core.tree import Tree, current_task
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Iterator
     from contextvars import Context
 
@@ -145,26 +146,8 @@ class Work:
     # Spending calls
 
     def call_opened(self, call: object = None) -> int:
-        """Note a spending call that begins here; returns what ``call_closed`` wants.
-
-        It is a reason to stop the running task, but for one behind a shield (what began
-        there is finished) and one that was not born in the run (it serves others too).
-        """
-        try:
-            task = asyncio.current_task()
-        except RuntimeError:  # no event loop
-            task = None
-        born = seen(POSITION.get())
-        if (
-            born is not None
-            and born.shield is not None
-            and not born.shield.deadline.expired()
-        ):
-            task = None
-        tree = self.tree
-        number = next(tree.numbers)
-        tree.calls[number] = (self.run, task, born, call)
-        return number
+        """Note a spending call that begins here; returns what ``call_closed`` wants."""
+        return open_call(self.run, call)
 
     def call_closed(self, number: int) -> None:
         """Note that a spending call has ended, wherever that was noticed."""

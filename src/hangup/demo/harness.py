@@ -60,7 +60,7 @@ async def run_demo(
     """
     setting = setting or Setting()
     people = population(users, seed, setting.first_token)
-    async with _processes(seed, setting) as rig:
+    async with processes(seed, setting) as rig:
         await rig.until_settled("warm-up")
         passes = []
         for mode in MODES:
@@ -71,7 +71,7 @@ async def run_demo(
 
 
 @dataclass(frozen=True)
-class _Rig:
+class Rig:
     """The running processes."""
 
     model: Child
@@ -124,19 +124,40 @@ class _Rig:
 
 
 @contextlib.asynccontextmanager
-async def _processes(seed: int, setting: Setting) -> AsyncIterator[_Rig]:
-    """Start the three side by side; all are ended in any case."""
+async def processes(
+    seed: int,
+    setting: Setting,
+    *,
+    metrics_ports: Sequence[int] = (),
+    keep: int | None = None,
+) -> AsyncIterator[Rig]:
+    """Start the three side by side; all are ended in any case.
+
+    Args:
+        seed: The model's.
+        setting: Which model, and how it behaves.
+        metrics_ports: Where the agent and the subagent are to be scraped, if at all.
+        keep: How many calls the model's log keeps; None keeps all.
+
+    Raises:
+        RuntimeError: A process did not start.
+    """
     model_options = {
         "--seed": str(seed),
         "--provider-on-close": setting.on_close,
         "--first-token": str(setting.first_token),
     }
+    if keep is not None:
+        model_options["--keep"] = str(keep)
+    agent_port, subagent_port = (
+        [[str(port)] for port in metrics_ports] if metrics_ports else ([], [])
+    )
     starts = [
         asyncio.ensure_future(Child.start(f"hangup.demo.{module}", *arguments))
         for module, *arguments in (
             ("model_server", *itertools.chain(*model_options.items())),
-            ("agent", setting.provider),
-            ("subagent", setting.provider),
+            ("agent", setting.provider, *agent_port),
+            ("subagent", setting.provider, *subagent_port),
         )
     ]
     try:
@@ -144,7 +165,7 @@ async def _processes(seed: int, setting: Setting) -> AsyncIterator[_Rig]:
         model.serve({})
         subagent.serve({"model": model.url})
         agent.serve({"model": model.url, "subagent": subagent.url})
-        yield _Rig(model, agent, subagent)
+        yield Rig(model, agent, subagent)
     finally:
         started = await asyncio.gather(*starts, return_exceptions=True)
         await asyncio.gather(

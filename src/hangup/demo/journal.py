@@ -81,15 +81,21 @@ class ModelLog:
 
     For the server's event loop only. Waiting is for events, never for time:
     nothing here sleeps or polls.
+
+    Args:
+        most: How many calls are kept, the latest; None keeps all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
         self.calls: list[CallRecord] = []
+        self._most = most
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
 
     def add(self, record: CallRecord) -> None:
         """Write down a new call."""
         self.calls.append(record)
+        if self._most is not None and len(self.calls) > self._most:
+            del self.calls[0]
         self.changed()
 
     def changed(self) -> None:

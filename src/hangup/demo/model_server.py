@@ -52,6 +52,7 @@ class ModelServer:
         seed: Seeds what a request does not seed itself.
         default: The script of models that have none of their own.
         on_close: Whether generating ends when the caller hangs up.
+        keep: How many calls the log keeps, the latest; None keeps all.
 
     Attributes:
         log: What was generated when.
@@ -64,8 +65,9 @@ class ModelServer:
         seed: int = 0,
         default: Script | None = None,
         on_close: OnClose = "stop",
+        keep: int | None = None,
     ) -> None:
-        self.log = ModelLog()
+        self.log = ModelLog(keep)
         self._default = default or Script()
         self._scripts: dict[str, deque[Script]] = {}
         self._endpoints = {
@@ -150,11 +152,13 @@ def main() -> None:
         "--provider-on-close", choices=("stop", "finish"), default="stop"
     )
     parser.add_argument("--first-token", type=float, default=SCRIPT.first_token)
+    parser.add_argument("--keep", type=int)
     args = parser.parse_args()
     model = ModelServer(
         seed=args.seed,
         default=dataclasses.replace(SCRIPT, first_token=args.first_token),
         on_close=args.provider_on_close,
+        keep=args.keep,
     )
     serve_process(lambda _peers: model.app)
 

@@ -87,9 +87,12 @@ def make_app(peers: Peers, provider: str, telemetry: Telemetry) -> ASGIApp:
 
 
 def main() -> None:
-    """Serve as one of the demo's processes; the argument is the model's provider."""
-    provider = sys.argv[1]
-    telemetry = Telemetry(provider)
+    """Serve as one of the demo's processes.
+
+    The arguments are the model's provider and, if it is to be scraped, a port for that.
+    """
+    provider, *port = sys.argv[1:]
+    telemetry = Telemetry(provider, *map(int, port))
     serve_process(lambda peers: make_app(peers, provider, telemetry))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import metrics, trace
@@ -28,6 +29,7 @@ from hangup.otel import settlement
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
+    from opentelemetry.sdk.metrics.export import MetricReader
     from opentelemetry.sdk.trace import ReadableSpan, Span
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -42,12 +44,19 @@ class Telemetry:
 
     Args:
         provider: Of the model.
+        metrics_port: Where on loopback Prometheus may scrape; None is nowhere.
+
+    Raises:
+        OSError: That port is taken.
     """
 
-    def __init__(self, provider: str) -> None:
+    def __init__(self, provider: str, metrics_port: int | None = None) -> None:
         self._reader = InMemoryMetricReader()
         self._steps = _Steps()
-        meters = MeterProvider(metric_readers=[self._reader])
+        readers: list[MetricReader] = [self._reader]
+        if metrics_port is not None:
+            readers.append(_scraped(metrics_port))
+        meters = MeterProvider(metric_readers=readers)
         tracers = TracerProvider()
         tracers.add_span_processor(self._steps)
         metrics.set_meter_provider(meters)
@@ -107,6 +116,20 @@ class Telemetry:
         ]
 
 
+def _scraped(port: int) -> MetricReader:
+    """Return a reader for Prometheus, and serve it: its extra may be missing."""
+    from prometheus_client import (  # noqa: PLC0415
+        CollectorRegistry,
+        start_http_server,
+    )
+
+    from hangup.otel.openmetrics import ExemplarMetricReader  # noqa: PLC0415
+
+    registry = CollectorRegistry()
+    start_http_server(port, "127.0.0.1", registry)
+    return ExemplarMetricReader(registry=registry)
+
+
 class _Steps(SpanProcessor):
     """Remembers the agent's own spans: where each step began and ended.
 
@@ -116,7 +139,8 @@ class _Steps(SpanProcessor):
     def __init__(self) -> None:
         self._offset = time.time() - time.monotonic()
         self._lock = threading.Lock()
-        self._steps: list[dict[str, Any]] = []
+        # Of the demo there are fewer; one that is served goes on for days.
+        self._steps: deque[dict[str, Any]] = deque(maxlen=100_000)
         self._open: set[int] = set()
 
     @property

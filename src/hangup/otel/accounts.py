@@ -74,7 +74,8 @@ class Accounts(registry.RunObserver):
         known = run.tenant in config.current().tenants
         tenant = self._tenants(run.tenant) if known else names.OTHER
         post = partial(self._instruments.post, name=name, mode=run.mode, tenant=tenant)
-        statement = Statement(run, post, self._statements.due)
+        due, catch_up = self._statements.due, self._recorder.settle
+        statement = Statement(run, post, due, catch_up)
         ledger = Ledger(statement.post)
         run.ledger = ledger
         run.statement = statement
@@ -145,6 +146,10 @@ class Accounts(registry.RunObserver):
         self._instruments.add_refusal(1, kind, cause.value, decision, self._name(run))
         if decision == Decision.REFUSE and model is not None:
             self._instruments.avoided.refused(run, kind, cause, model)
+
+    def lowered(self, run: Run) -> None:
+        """Make the series of the run's new mode exist at zero."""
+        self._instruments.seed_run(run.root.name, run.mode)
 
     def drain(self) -> None:
         """Post the books of runs that were garbage collected open."""

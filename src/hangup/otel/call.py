@@ -29,8 +29,14 @@ _numbers = itertools.count(-1, -1)
 
 
 class Call:
-    """A spending call that has started and not ended."""
+    """A spending call that has started and not ended.
 
+    Made without an initialiser, which would be a frame on the path of every call: who
+    makes one sets its kind and its model.
+    """
+
+    kind: str
+    model: str | None
     # What few calls ever have stands here, once; an instance says only what differs.
     run: Run | None = None
     # The call around this one, and whether both are inside a tool that must finish.
@@ -63,10 +69,6 @@ class Call:
     ended_at = 0.0
     report: ReadableSpan | None = None
 
-    def __init__(self, kind: str, model: str | None) -> None:
-        self.kind = kind
-        self.model = model
-
     @property
     def answered(self) -> bool:
         """Whether somebody further in has told of it already."""
@@ -96,7 +98,7 @@ class Exchange(Call):
     """
 
     def __init__(self, meter: Meter) -> None:
-        super().__init__(calls.INFERENCE, None)
+        self.kind, self.model = calls.INFERENCE, None
         self.meter = meter
         self.sent = False
         self.status = 0

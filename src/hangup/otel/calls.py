@@ -69,6 +69,11 @@ def kind_of(attributes: Mapping[str, object] | None) -> str | None:
     """
     if not attributes or DECIDING.isdisjoint(attributes):
         return None
+    return kind_among(attributes)
+
+
+def kind_among(attributes: Mapping[str, object]) -> str | None:
+    """Return the same of attributes that are known to have one of ``DECIDING``."""
     if _REPORT[0] in attributes and is_report(attributes):
         return None
     for attribute, kinds in _TABLE:

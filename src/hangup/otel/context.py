@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from opentelemetry import context as context_api
-from opentelemetry.context import get_current
 from opentelemetry.trace import get_current_span
 
 from hangup.core.current import POSITION, Position, seen
@@ -23,13 +22,15 @@ if TYPE_CHECKING:
 
     from hangup.core.run import Run
 
+# The runtime's own method where there is one: the module's is a frame on top.
+_get_current = getattr(context_api, "_RUNTIME_CONTEXT", context_api).get_current
 POSITION_KEY = context_api.create_key("hangup-position")
 INBOUND_KEY = context_api.create_key("hangup-inbound")
 
 
 def position_in(context: Context | None) -> Position | None:
     """Return the position in ``context``; of the present code where it says nothing."""
-    where = get_current() if context is None else context
+    where = _get_current() if context is None else context
     found: Position | None = where.get(POSITION_KEY)  # type: ignore[assignment]  # ours
     if found is None:
         found = POSITION.get()

@@ -27,9 +27,10 @@ from hangup.core.current import current_run
 from hangup.core.guard import fault, guarded
 from hangup.core.unwind import stems_from_stop
 from hangup.errors import RunAbandoned, Stop
-from hangup.otel import calls, names, runspan
+from hangup.otel import calls, marks, names, runspan
 from hangup.otel.call import Call, least_time
 from hangup.otel.context import position_in
+from hangup.otel.twins import twin_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
     from opentelemetry.util.types import Attributes
 
-    from hangup.core.run import Run
     from hangup.otel.recorder import Recorder
 
 
@@ -56,6 +56,7 @@ class Guard:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self._would = marks.WouldRefuse()
         # The multi-processors of the providers that are watched, by identity.
         self._watched: list[object] = []
         # What was wrapped: class, method, the original, the wrapper.
@@ -67,6 +68,7 @@ class Guard:
             self._watched.append(multi_processor)
             # Before the accounts are: what has ended is in the books when they close.
             registry.add_observer(self._recorder)
+            registry.add_observer(self._would)
             self._recorder.begin()
         if not self._patches:
             self._patch(Tracer, "start_span", self._wrap_start)
@@ -87,6 +89,7 @@ class Guard:
         """Restore what was wrapped, unless somebody wrapped it since. Idempotent."""
         self._watched.clear()
         registry.remove_observer(self._recorder)
+        registry.remove_observer(self._would)
         self._recorder.finish()
         for owner, name, original, wrapper in self._patches:
             if getattr(owner, name) is wrapper:
@@ -106,7 +109,7 @@ class Guard:
         open_call = self._open
         note_span = self._note_span
         deciding = calls.DECIDING
-        kind_of = calls.kind_of
+        kind_of = calls.kind_among
 
         @functools.wraps(start_span)
         def guarded_start_span(
@@ -159,7 +162,8 @@ class Guard:
         ) -> Any:
             call_kind = calls.kind_of(attributes) if self._patches else None
             if call_kind is not None:
-                call = Call(call_kind, calls.model_of(attributes))
+                call = Call()
+                call.kind, call.model = call_kind, calls.model_of(attributes)
                 refusal = guarded(self._decide, call, context, kind, attributes)
                 if refusal is not None:
                     raise refusal
@@ -196,7 +200,8 @@ class Guard:
         model = attributes.get("gen_ai.request.model")
         if not (model and isinstance(model, str)):
             model = calls.model_of(attributes)
-        call = Call(kind, model)
+        call = Call()
+        call.kind, call.model = kind, model
         # The class is abstract: to ask for an instance is two frames and a registry.
         recording = span.__class__ is _MADE or isinstance(span, SdkSpan)
         if self._recorder.inside:
@@ -208,15 +213,22 @@ class Guard:
             )
             if parent is not None:
                 call.parent = self._recorder.around(parent.span_id)
+        would = self._would
+        if would.noted:
+            would.forget()
         refusal = self._decide(call, context, span_kind, attributes, span)
+        if would.noted:
+            would.mark(span, call.run)
         if refusal is not None:
-            guarded(_refuse, span, call.run)
+            guarded(marks.refuse, span, call.run)
             return refusal
         if recording:  # else nobody will tell its end: a disabled tracer, say
             run = call.run
             if run is not None and run.root.span is None:
                 runspan.adopt(run.root, span)
-            self._recorder.start(call, span)
+            # The method is two frames; see ``Recorder.end``.
+            own = getattr(span, "_context", None) or span.get_span_context()
+            self._recorder.start(call, span, own)
         return None
 
     def _decide(
@@ -243,7 +255,7 @@ class Guard:
         call.run = run
         around = call.parent
         if around is None and span is not None and run.work.tree.calls:
-            around = call.parent = self._recorder.twin_of(call, span)
+            around = call.parent = twin_of(call, span)
         settings = run.settings
         if around is not None and around.protected:
             call.protected = True
@@ -257,6 +269,14 @@ class Guard:
             return stop_here(run, under_way=True)
         needs = settings.needs
         least = least_time(needs, call.kind, call.model) if needs else 0.0
+        token = run.token
+        if (
+            not least
+            and token.abandonment is None
+            and not run.latent
+            and token.deadline.at > run.clock.monotonic()
+        ):  # nearly every call: ``admit`` would say so too, one frame later
+            return None
         refusal = admit(run, call.kind, least, call.model)
         # Raising here kills a stdio MCP server; its adapter answers with an error.
         return None if span_kind is _SERVER else refusal
@@ -313,15 +333,3 @@ def _stop_in(error: BaseException) -> str | None:
     run = current_run() if ours else None
     abandonment = None if run is None else run.token.abandonment
     return None if abandonment is None else abandonment.cause.value
-
-
-def _refuse(span: Span, run: Run | None) -> None:
-    """Mark and end a refused span: it is exported, and no live span leaks."""
-    abandonment = None if run is None else run.token.abandonment
-    if run is not None and abandonment is not None:
-        span.set_attribute(names.RUN_ID, run.id)
-        span.set_attribute(names.CAUSE, abandonment.cause.value)
-        span.set_attribute(names.DECISION, "refuse")
-        if abandonment.cause is Cause.DEADLINE:
-            span.set_status(StatusCode.ERROR, "refused: the run's deadline has passed")
-    span.end()

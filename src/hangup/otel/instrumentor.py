@@ -17,7 +17,7 @@ from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-de
 
 from hangup import config
 from hangup.config import Mode
-from hangup.core import quiet, registry
+from hangup.core import quiet, registry, rollout
 from hangup.core.current import set_bridge
 from hangup.core.guard import guarded
 from hangup.otel import exchanges, names, propagator, settlement
@@ -28,6 +28,7 @@ from hangup.otel.instruments import Instruments
 from hangup.otel.prices import load_pricer
 from hangup.otel.processor import HangupSpanProcessor
 from hangup.otel.recorder import PATIENCE, Recorder
+from hangup.otel.rollout import Rollout
 from hangup.otel.sampler import HangupSampler
 from hangup.otel.statements import Statements
 
@@ -65,6 +66,19 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         """Return no dependency: hangup watches OpenTelemetry itself."""
         return ()
 
+    def instrument(self, **kwargs: Any) -> Any:
+        """Install; where that was done, only lower the mode to the one given, if any.
+
+        Runs under way follow. To raise it again, ``uninstrument()`` first.
+        """
+        mode = config.read_mode("mode", kwargs.get("mode"))
+        if not self.is_instrumented_by_opentelemetry or mode is None:
+            return super().instrument(**kwargs)
+        settings = config.current()
+        config.use(config.with_keywords(settings, mode=mode.least(settings.mode)))
+        rollout.lower()
+        return None
+
     def _instrument(self, **kwargs: Any) -> None:
         tracer_provider = kwargs.pop("tracer_provider", None)
         meter_provider = kwargs.pop("meter_provider", None)
@@ -79,9 +93,11 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
                 settings, mode=settings.mode.least(environment.mode)
             )
         if settings.mode is not Mode.OFF:
-            # First: a wrong price file must leave nothing half installed.
+            # First: a wrong file must leave nothing half installed.
             self._pricer = load_pricer(settings.prices)
+            self._rollout = Rollout(settings)
         config.use(settings)
+        rollout.lower()
         self._mode = settings.mode
         if settings.mode is Mode.OFF:
             return
@@ -99,6 +115,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
     ) -> None:
         self._meters, self._loggers = meters, loggers
         instruments = self._instruments_on(meters)
+        self._rollout.install(instruments.meter)
         self._recorder = Recorder(instruments, self._pricer)
         logger = loggers.get_logger(names.SCOPE, installed_version())
         statements = Statements(logger, self._pricer.price_version)
@@ -132,7 +149,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         meter = meters.get_meter(names.SCOPE, number)
         if self._instruments is None or self._instruments.meter is not meter:
             self._instruments = Instruments(meter, number, mode, self._before_collect)
-        self._instruments.info[names.MODE] = mode
+        self._rollout.tell(self._instruments.info)
         return self._instruments
 
     def _watch(self, tracers: Any) -> None:
@@ -178,6 +195,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         atexit.unregister(self._at_exit)
         registry.remove_observer(settlement.observer())
         registry.remove_observer(accounts)
+        self._rollout.uninstall()
         set_bridge(None)
         self._guard.uninstall()
         provider = getattr(self, "_provider", None)
@@ -192,12 +210,15 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
     def _after_fork(self) -> None:
         if getattr(self, "_accounts", None) is not None:
             self._recorder.after_fork()
+            self._rollout.after_fork()
             if self._instruments is not None:
                 self._instruments.after_fork()
 
     def _before_collect(self) -> None:
         accounts = getattr(self, "_accounts", None)
         if accounts is not None:
+            if self._instruments is not None:
+                self._rollout.tell(self._instruments.info)
             guarded(self._recorder.settle, PATIENCE)
             guarded(accounts.drain)
 

@@ -47,6 +47,10 @@ SWALLOWED: Final = "hangup.cancel.swallowed"
 """``{run}``: runs in which a task swallowed the stop and wanted to spend again."""
 BAGGAGE_LOST: Final = "hangup.baggage.lost"
 """``{request}``: requests whose baggage was too large for all of its entries."""
+BRAKE_TRIPPED: Final = "hangup.brake.tripped"
+"""``{trip}``: times that ``HANGUP_BRAKE_SHARE`` made this process observe."""
+POLICY_ERRORS: Final = "hangup.policy.errors"
+"""``{file}``: contents of ``HANGUP_POLICY_FILE`` that could not be used."""
 
 # Estimates, never mixed with the above
 
@@ -62,7 +66,7 @@ ACTIVE: Final = "hangup.run.active"
 OLDEST: Final = "hangup.run.stopping.oldest"
 """``s``: for how long the oldest abandoned run has been stopping; 0 without one."""
 INFO: Final = "hangup.info"
-"""Always 1; its labels say which version runs in which mode."""
+"""Always 1; its labels say which version runs in which mode, by which policy."""
 
 # Histograms
 
@@ -116,6 +120,8 @@ TENANT: Final = "hangup.tenant"
 """A tenant of ``HANGUP_TENANTS``, else ``other``."""
 VERSION: Final = "hangup.version"
 """The installed version."""
+POLICY: Final = "hangup.policy"
+"""Which policy file is in force: twelve hex characters of its hash, or ``none``."""
 
 # Attributes of spans only: ids are never labels
 
@@ -125,10 +131,18 @@ DETAIL: Final = "hangup.cause.detail"
 """Free text given with the cause."""
 DEADLINE: Final = "hangup.deadline"
 """The run's deadline, Unix milliseconds."""
+ABANDONED_AT: Final = "hangup.abandoned.at"
+"""When the run was abandoned (T0), Unix milliseconds; on its span."""
 SPAN_OVERRUN: Final = "hangup.overrun"
 """Seconds past its deadline at which the run's span ended."""
 DRAINED: Final = "hangup.drained"
 """True on a call that ``hangup.drain`` let go on when its run was abandoned."""
+LINK: Final = "hangup.link"
+"""On a link: what the other span is to this one, ``run`` (of a refused span: the run it
+was refused for) or ``stopped_by`` (of the run's span: where the kill came from, or the
+newer run)."""
+LINK_RUN: Final = "run"
+LINK_STOPPED_BY: Final = "stopped_by"
 EVENT_ABANDONED: Final = "hangup.run.abandoned"
 """Event on the run's span at the moment the abandonment was noticed."""
 
@@ -153,7 +167,7 @@ MOST_LABEL_SETS: Final = 2_000
 """Of one instrument; the SDK's own limit, past which it drops labels."""
 # How many Prometheus series all metrics make together, at most; a histogram counts its
 # buckets, sum and count. Tested.
-SERIES_AT_FIRST: Final = 481
+SERIES_AT_FIRST: Final = 483
 """For one run name, one model and one mode, no tenant listed."""
 SERIES_PER_RUN_NAME: Final = 346
 """More for each further run name that uses one of these models."""
@@ -166,3 +180,8 @@ SERIES_PER_TENANT: Final = 4
 
 OTHER: Final = "other"
 NONE: Final = "none"
+
+# An alert reads it already, and nothing emits it yet: silent, as without a bus.
+
+BUS_UP: Final = "hangup.bus.up"
+"""Gauge: 1 while the process hears the bus, else 0; absent without one."""

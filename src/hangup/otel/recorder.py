@@ -7,7 +7,6 @@ those that are no calls themselves.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import deque
 from typing import TYPE_CHECKING
@@ -15,13 +14,15 @@ from typing import TYPE_CHECKING
 from hangup.core import registry
 from hangup.core.clock import SYSTEM_CLOCK
 from hangup.core.guard import fault, guarded
-from hangup.core.tree import current_task
+from hangup.core.opening import loop_here, open_call
 from hangup.otel import names
 from hangup.otel.booking import Booking
 from hangup.otel.bookkeeper import Bookkeeper
-from hangup.otel.call import MODEL_CALLS, Call, Exchange
+from hangup.otel.call import Call, Exchange
+from hangup.otel.twins import unanswered
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Mapping
 
     from opentelemetry.sdk.trace import ReadableSpan
@@ -120,10 +121,10 @@ class Recorder(registry.RunObserver):
                 call.nested.pop(oldest, None)
                 self.inside.pop(oldest, None)
 
-    def start(self, call: Call, span: Span) -> None:
-        """Open a call that was allowed to start."""
+    def start(self, call: Call, span: Span, context: SpanContext) -> None:
+        """Open a call that was allowed to start: its span, and the span's context."""
         call.span = span
-        call.span_context = context = span.get_span_context()
+        call.span_context = context
         # By its place in the tuple: the property is a frame, on the path of every call.
         call.span_id = span_id = context[1]
         if len(self._open) >= _MOST_OPEN:
@@ -137,7 +138,7 @@ class Recorder(registry.RunObserver):
         if (call.kind, call.model, run.name, run.mode) not in self._seeded:
             self._seed(call, run)
         call.thread = threading.get_ident()
-        call.ticket = run.work.call_opened(call)
+        call.ticket = open_call(run, call)
         call.started_at = run.clock.monotonic()
 
     def start_exchange(self, exchange: Exchange) -> None:
@@ -151,7 +152,7 @@ class Recorder(registry.RunObserver):
         if run is None:
             exchange.started_at = SYSTEM_CLOCK.monotonic()
             return
-        exchange.ticket = run.work.call_opened(exchange)
+        exchange.ticket = open_call(run, exchange)
         exchange.started_at = run.clock.monotonic()
 
     def end_exchange(self, exchange: Exchange) -> None:
@@ -177,23 +178,7 @@ class Recorder(registry.RunObserver):
         call = self.inside.get(context.span_id)
         if call is not None:
             return call
-        return None if run is None else _unanswered(run)
-
-    @staticmethod
-    def twin_of(call: Call, span: Span) -> Call | None:
-        """Return the open call that a span which stands in none reports once more.
-
-        Two instrumentations of one call stand beside each other where the outer one
-        does not make its span current. They are of different scopes, of one run and one
-        task or thread, and the second begins before anything came of the first.
-        """
-        other = None if call.run is None else _unanswered(call.run)
-        if other is None or other.inner or other.kind != call.kind:
-            return None
-        models = {call.model, other.model} - {None}
-        if len(models) > 1 or _scope_of(other.span) == _scope_of(span):
-            return None
-        return other
+        return None if run is None else unanswered(run)
 
     def _seed(self, call: Call, run: Run) -> None:
         if len(self._seeded) >= _MOST_OPEN:
@@ -207,14 +192,27 @@ class Recorder(registry.RunObserver):
         if not self.inside:
             return
         try:
-            span_id = span.context[1]  # as in start
+            # As in start; the property is one more, where the SDK has its own name.
+            context = getattr(span, "_context", None) or span.context
+            span_id = context[1]
             call = self.inside.pop(span_id, None)
             if call is None:
                 return
-            if self._open.pop(span_id, None) is not None:
+            if self._open.pop(span_id, None) is None:
+                if call.nested is not None:
+                    call.nested.pop(span_id, None)
+                return
+            run, loop = call.run, loop_here()
+            if call.nested or run is None or loop is None or loop is not self._due_on:
                 self._close(call, span)
-            elif call.nested is not None:
-                call.nested.pop(span_id, None)
+                return
+            # The same, of a call like most: in a run, with its loop due to see to it.
+            call.report = span
+            call.ended_at = run.clock.monotonic()
+            run.work.tree.calls.pop(call.ticket, None)
+            self._pending.append(call)
+            if len(self._pending) >= _MOST_PENDING:
+                self.settle()
         except Exception as error:  # noqa: BLE001  any fault of ours
             fault("Recorder.end", error)
 
@@ -248,12 +246,10 @@ class Recorder(registry.RunObserver):
             # with the books, for a finaliser may have brought us here.
             run.work.tree.calls.pop(call.ticket, None)
         self._pending.append(call)
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
+        loop = loop_here()
+        if loop is None:
             self._bookkeeper.wake()
-            return
-        if loop is not self._due_on:
+        elif loop is not self._due_on:
             self._due_on = loop
             loop.call_soon(guarded, self.settle)
         elif len(self._pending) >= _MOST_PENDING:  # the loop has had no turn for long
@@ -352,30 +348,6 @@ class Recorder(registry.RunObserver):
             if run.work.encloses(call.run):
                 guarded(self._booking.enter_estimates, call)
                 call.duplicate = True
-
-
-def _unanswered(run: Run) -> Call | None:
-    """Return the model call of the run that the present task or thread has open.
-
-    One that nobody has told of yet: some spans never end.
-    """
-    task, thread = current_task(), threading.get_ident()
-    for call in run.work.tree.opened_on(task):
-        if (
-            isinstance(call, Call)
-            and call.span is not None
-            and call.kind in MODEL_CALLS
-            and call.run is run
-            and not call.answered
-            and (task is not None or call.thread == thread)
-        ):
-            return call
-    return None
-
-
-def _scope_of(span: object) -> str:
-    scope = getattr(span, "instrumentation_scope", None)
-    return str(getattr(scope, "name", ""))
 
 
 def _nothing() -> None:

@@ -63,6 +63,7 @@ class Statement:
         run: Whose books they are; not kept.
         post: Where every portion goes on to.
         due: Called when there is something to tell of a run that is over.
+        catch_up: Enters the calls that have ended into the books.
     """
 
     def __init__(
@@ -70,9 +71,11 @@ class Statement:
         run: Run,
         post: Callable[[Posting], None],
         due: Callable[[Statement], None],
+        catch_up: Callable[[], None],
     ) -> None:
         self._post = post
         self._due = due
+        self.catch_up = catch_up
         # Reentrant, as the ledger's: a finaliser may post in the middle of a sum.
         self._lock = threading.RLock()
         self._sums: dict[Fate, _Sum] = {}

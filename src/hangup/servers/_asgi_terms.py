@@ -24,4 +24,5 @@ class Terms(_common_terms.Terms):
             scope.get("path", ""),
             scope.get("root_path", ""),
             scope["headers"],
+            scope,
         )

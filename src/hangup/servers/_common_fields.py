@@ -25,14 +25,19 @@ class Fields:
     Args:
         headers: Names in lower case, and values.
         budget_header: The name of the one that may tighten the budget.
+        tenant_header: The name of the one that says whom it is for.
     """
 
-    __slots__ = ("_baggage", "_header", "budget", "event_stream")
+    __slots__ = ("_baggage", "_header", "budget", "event_stream", "tenant")
 
     def __init__(
-        self, headers: Iterable[tuple[bytes, bytes]], budget_header: bytes
+        self,
+        headers: Iterable[tuple[bytes, bytes]],
+        budget_header: bytes,
+        tenant_header: bytes = b"",
     ) -> None:
         self.budget: bytes | None = None
+        self.tenant = ""
         self.event_stream = False
         self._header: bytes | None = None
         self._baggage: bytes | None = None
@@ -47,6 +52,17 @@ class Fields:
                 self._baggage = value if before is None else before + b"," + value
             elif name == b"accept" and b"text/event-stream" in value:
                 self.event_stream = True
+            if name == tenant_header:
+                self.tenant = value.decode("utf-8", "replace")
+
+    def entry(self, key: str) -> str:
+        """Return an entry of the request's baggage, or ""."""
+        found = baggage.get_baggage(key)
+        if found is None and self._baggage is not None:
+            text = self._baggage.decode("latin-1")
+            context = W3CBaggagePropagator().extract({"baggage": text}, Context())
+            found = baggage.get_baggage(key, context)
+        return found if isinstance(found, str) else ""
 
     def inbound(self) -> Inbound | None:
         """Return the run that came with the request, if any.

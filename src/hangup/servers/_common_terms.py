@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import logging
-import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 from hangup import config
 from hangup.config import Mode, OnDisconnect
-from hangup.core import registry
+from hangup.core import registry, rollout
 from hangup.core.clock import SYSTEM_CLOCK
 from hangup.core.deadline import Deadline, check_budget
+from hangup.core.rules import compiled
 from hangup.core.scope import RunScope
 from hangup.errors import ConfigError
 from hangup.otel import wire
 from hangup.servers._common_fields import Fields, read_budget
+from hangup.servers._common_plan import Plan, place_of
+from hangup.servers._common_tenant import header_of, tenant_of
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Iterable, Mapping
 
     from hangup.core.clock import Clock
     from hangup.otel.wire import Inbound
+    from hangup.servers._common_tenant import TenantOf
 
 _logger = logging.getLogger("hangup.servers")
 
@@ -87,7 +91,8 @@ class Keywords(TypedDict, total=False):
         name: What the runs are called in metrics. The default is the route template
             that the framework found, else the matching pattern of ``routes``, else
             ``http`` or ``websocket``; never the raw path.
-        tenant: Whom the work is for.
+        tenant: Whom the work is for, or a function of the request (as the server has
+            it) that says so. It must not block. The default is ``HANGUP_TENANT_FROM``.
         routes: Settings by path pattern, the first that matches: ``/chat``,
             ``/threads/{id}/chat`` (one segment), ``/files/{rest:path}``, ``/agents/*``
             (anything). Values are :class:`RouteSettings` or mappings with its fields.
@@ -102,7 +107,7 @@ class Keywords(TypedDict, total=False):
     budget: float | None
     mode: Mode | str | None
     name: str | None
-    tenant: str | None
+    tenant: str | TenantOf | None
     routes: Mapping[str, RouteSettings | Mapping[str, Any]] | None
     budget_header: str | None
     on_disconnect: OnDisconnect | str | None
@@ -127,37 +132,16 @@ class Opening(NamedTuple):
     background_in_run: bool = False
 
 
-class _Plan(NamedTuple):
-    """What the connections of one route get under the settings in force."""
-
-    pattern: str | None
-    mode: Mode
-    name: str | None
-    tenant: str | None
-    http_budget: float | None
-    stream_budget: float | None
-    socket_budget: float | None
-    on_disconnect: OnDisconnect | None  # None: abandon, and then there is no grace
-    grace: float | None
-    background_in_run: bool
-
-    def budget_of(self, kind: str, method: str, fields: Fields) -> float | None:
-        if kind == "websocket":
-            return self.socket_budget
-        if kind == "stream" or (fields.event_stream and method == "GET"):
-            return self.stream_budget
-        return self.http_budget
-
-
 class _Plans(NamedTuple):
     """Every plan of a middleware; made anew when the settings are replaced."""
 
     settings: config.Settings
     budget_header: bytes
-    default: _Plan
-    routes: list[tuple[re.Pattern[str], _Plan]]
+    tenant_header: bytes
+    default: Plan
+    routes: list[tuple[re.Pattern[str], Plan]]
 
-    def of(self, path: str, root: str) -> _Plan:
+    def of(self, path: str, root: str) -> Plan:
         if not self.routes:
             return self.default
         # Patterns are written like the application's own routes, below its root path;
@@ -179,6 +163,8 @@ class Terms:
         tenant: Likewise.
         routes: Likewise.
         budget_header: Likewise.
+        unruled: The mode of runs that neither a rule nor ``HANGUP_MODE`` speaks of:
+            observe, where no code asked for this adapter.
         clock: What to measure on; tests inject one.
 
     Raises:
@@ -191,12 +177,13 @@ class Terms:
         budget: float | None = None,
         mode: Mode | str | None = None,
         name: str | None = None,
-        tenant: str | None = None,
+        tenant: str | TenantOf | None = None,
         routes: Mapping[str, RouteSettings | Mapping[str, Any]] | None = None,
         budget_header: str | None = None,
         on_disconnect: OnDisconnect | str | None = None,
         grace: float | None = None,
         background_in_run: bool = False,
+        unruled: Mode = Mode.ENFORCE,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         check_budget(budget)
@@ -206,7 +193,9 @@ class Terms:
         self._budget = budget
         self._mode = config.read_mode("mode", mode)
         self._name = name
-        self._tenant = tenant
+        self._tenant = None if callable(tenant) else tenant
+        self._tenant_of = tenant if callable(tenant) else None
+        self._unruled = unruled
         self._routes = [
             (pattern, _compiled(pattern), _route(pattern, settings))
             for pattern, settings in (routes or {}).items()
@@ -217,9 +206,10 @@ class Terms:
         self._plans = self._made(config.current())
 
     @property
-    def budget_header(self) -> str:
-        """The name of the header that may tighten a budget, in lower case, or ""."""
-        return self._plans.budget_header.decode("latin-1")
+    def own_headers(self) -> tuple[str, str]:
+        """The headers for the budget and for the tenant, in lower case; "" is none."""
+        plans = self._plans
+        return plans.budget_header.decode(), plans.tenant_header.decode()
 
     def stands_inside(self) -> None:
         """Say once that these settings have no effect, where there are any."""
@@ -239,19 +229,20 @@ class Terms:
                 self._budget,
                 self._mode,
                 self._name,
-                self._tenant,
+                self._tenant_of or self._tenant,
                 self._on_disconnect,
                 self._grace,
             )
         )
 
-    def open(  # noqa: PLR0913, PLR0917  a request, part by part
+    def open(  # noqa: PLR0913, PLR0917  what every kind of server knows of one
         self,
         kind: str,
         method: str,
         path: str,
         root: str,
         headers: Iterable[tuple[bytes, bytes]],
+        request: object = None,
         left: float | None = None,
     ) -> Opening | None:
         """Return how to serve a request; None where hangup stays out of it.
@@ -263,6 +254,7 @@ class Terms:
             path: The whole path, decoded.
             root: What of it leads to the application, or "".
             headers: Names in lower case, and values. Read once, if at all.
+            request: For the function that knows the tenant.
             left: Seconds until the caller's own protocol ends the request; None: never.
         """
         plans = self._plans
@@ -272,13 +264,20 @@ class Terms:
         mode = plan.mode
         if mode is Mode.OFF:
             return None
-        fields = Fields(headers, plans.budget_header)
+        fields = Fields(headers, plans.budget_header, plans.tenant_header)
+        tenant = plan.tenant or tenant_of(
+            self._tenant_of, request, plans.settings.tenant_from, fields
+        )
+        place = place_of(path, root, self._unruled)
+        rule = rollout.find(place.paths, plan.name or "", tenant)
+        if rule is not None and rule.mode is Mode.OFF:
+            return None
         inbound = fields.inbound()
         if inbound is not None:
             # Never off: what comes in may keep us from acting, not from measuring.
             off = inbound.mode is Mode.OFF
             mode = mode.least(Mode.OBSERVE if off else inbound.mode)
-        budget = plan.budget_of(kind, method, fields)
+        budget = plan.budget_of(kind, method, fields, rule)
         if fields.budget is not None:
             budget = self._tightened(budget, fields.budget)
         deadline = Deadline.after(budget, self._clock)
@@ -290,7 +289,7 @@ class Terms:
             deadline = deadline.tightened(theirs)
         run = RunScope(
             name=plan.name,
-            tenant=plan.tenant,
+            tenant=tenant,
             mode=mode,
             deadline=deadline,
             token=None if inbound is None else inbound.token,
@@ -299,6 +298,7 @@ class Terms:
             server=True,
             on_disconnect=plan.on_disconnect,
             grace=plan.grace,
+            place=place,
             clock=self._clock,
         )
         background = plan.background_in_run and kind == "http"
@@ -311,6 +311,7 @@ class Terms:
         return _Plans(
             settings,
             header.lower().encode("latin-1"),
+            header_of(settings.tenant_from).encode(),
             self._plan(settings, None, RouteSettings()),
             [
                 (expression, self._plan(settings, pattern, route))
@@ -320,7 +321,7 @@ class Terms:
 
     def _plan(
         self, settings: config.Settings, pattern: str | None, route: RouteSettings
-    ) -> _Plan:
+    ) -> Plan:
         if isinstance(route.budget, Unset):
             http = settings.budget if self._budget is None else self._budget
             # A browser's EventSource stays for as long as the page is open. A default
@@ -335,7 +336,7 @@ class Terms:
         name = route.name or self._name
         if name is not None or pattern is not None:
             registry.declare(name or pattern or "", mode)
-        return _Plan(
+        return Plan(
             pattern,
             mode.least(settings.mode),
             name,
@@ -380,14 +381,4 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     if not pattern.startswith("/"):
         remedy = "start the pattern with '/': it is matched against the path"
         raise ConfigError("routes", pattern, remedy)
-    return re.compile("".join(_expressions(pattern)))
-
-
-def _expressions(pattern: str) -> Iterable[str]:
-    for part in re.split(r"(\{[^{}]*\}|\*)", pattern):
-        if part == "*" or (part.startswith("{") and part.endswith(":path}")):
-            yield ".*"
-        elif part.startswith("{"):
-            yield "[^/]+"
-        else:
-            yield re.escape(part)
+    return compiled(pattern)

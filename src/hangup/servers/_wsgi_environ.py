@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 _FIELDS: Final = ("hangup", "baggage", "accept")
 
 
-def headers(environ: WSGIEnvironment, budget: str) -> Iterator[tuple[bytes, bytes]]:
+def headers(environ: WSGIEnvironment, *own: str) -> Iterator[tuple[bytes, bytes]]:
     """Yield the headers that matter to hangup, names in lower case.
 
     Args:
         environ: Of the request.
-        budget: The name of the header that may tighten its budget, or "".
+        own: Names of headers that the settings choose; "" is none.
     """
-    for name in (*_FIELDS, budget):
+    for name in dict.fromkeys((*_FIELDS, *own)):
         value = environ.get(f"HTTP_{name.upper().replace('-', '_')}")
         if value is not None:
             yield name.encode("latin-1"), value.encode("latin-1")

@@ -116,7 +116,7 @@ class _Adapter:
         upgrade = request.headers.get("Upgrade", "").strip().lower()
         kind = "websocket" if upgrade == "websocket" else "http"
         opening = self._terms.open(
-            kind, request.method, request.path, "", _headers(request)
+            kind, request.method, request.path, "", _headers(request), request
         )
         return opening, kind
 

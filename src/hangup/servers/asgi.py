@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from hangup.servers._asgi_exchange import Exchange, Send
     from hangup.servers._asgi_receive import Receive, Scope
     from hangup.servers._asgi_terms import Opening
+    from hangup.servers._common_tenant import TenantOf
 
     App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -101,7 +102,8 @@ class HangupMiddleware:
         name: What the runs are called in metrics. None is the route template that
             Starlette, FastAPI, Litestar or Django found, else the matching pattern of
             ``routes``, else ``http`` or ``websocket``; never the raw path.
-        tenant: Whom the work is for.
+        tenant: Whom the work is for, or a function that gets the scope and says so;
+            where it says None ``HANGUP_TENANT_FROM`` does. It must not block.
         routes: Settings by path pattern, the first that matches: ``/chat``,
             ``/threads/{id}/chat`` (one segment), ``/files/{rest:path}``, ``/agents/*``
             (anything). Values are :class:`RouteSettings` or mappings with its fields.
@@ -133,7 +135,7 @@ class HangupMiddleware:
         budget: float | None = None,
         mode: Mode | str | None = None,
         name: str | None = None,
-        tenant: str | None = None,
+        tenant: str | TenantOf | None = None,
         routes: Mapping[str, RouteSettings | Mapping[str, Any]] | None = None,
         budget_header: str | None = None,
         on_disconnect: OnDisconnect | str | None = None,

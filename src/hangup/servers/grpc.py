@@ -93,7 +93,6 @@ class _Shared:
 
     def __init__(self, **terms: Unpack[Keywords]) -> None:
         self._terms = Terms(**terms)
-        self._observing: Terms | None = None
         self._exchanges: weakref.WeakSet[Exchange] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._is_on: Callable[[], bool] = lambda: True
@@ -106,7 +105,7 @@ class _Shared:
             is_on: Whether it is to do anything.
         """
         ours = cls()
-        ours._observing = Terms(mode=Mode.OBSERVE)
+        ours._terms = Terms(unruled=Mode.OBSERVE)
         ours._is_on = is_on
         return ours
 
@@ -135,13 +134,10 @@ class _Shared:
         return exchange
 
     def _opening(self, method: str, context: Any, shape: str) -> Opening | None:
-        terms = self._terms
-        if self._observing is not None and config.current().mode is None:
-            terms = self._observing
         if not self.active:
             return None
-        fields = fields_of(context)
-        return terms.open(shape, "", method, "", fields, time_left(context))
+        fields, left = fields_of(context), time_left(context)
+        return self._terms.open(shape, "", method, "", fields, context, left)
 
     def _wrapped(
         self,

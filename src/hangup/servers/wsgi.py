@@ -115,8 +115,8 @@ class HangupMiddleware:
             return None
         path, root = full_path(environ)
         method = environ.get("REQUEST_METHOD", "")
-        fields = headers(environ, self._terms.budget_header)
-        opening = self._terms.open("http", method, path, root, fields)
+        fields = headers(environ, *self._terms.own_headers)
+        opening = self._terms.open("http", method, path, root, fields, environ)
         if opening is not None:
             environ[_MARK] = True
         return opening

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
@@ -115,9 +116,20 @@ def test_installing_twice_changes_nothing_the_second_time(
     tracers, _ = providers
     _install(providers)
     once = _footprint(tracers)
-    _install(providers, mode="off")
+    _install(providers, settle=once[-1].settle + 1)
     assert _footprint(tracers) == once
     assert config.current().mode is None
+
+
+def test_installing_twice_may_lower_the_mode_and_changes_nothing_else(
+    providers: tuple[TracerProvider, MeterProvider],
+) -> None:
+    tracers, _ = providers
+    _install(providers)
+    once = _footprint(tracers)
+    _install(providers, mode="observe", settle=1)
+    assert _footprint(tracers)[:-1] == once[:-1]
+    assert config.current() == dataclasses.replace(once[-1], mode="observe")
 
 
 def test_existing_tracers_are_covered(clock: FakeClock) -> None:

@@ -58,7 +58,11 @@ def test_what_needs_no_run_exists_at_zero_from_the_start(clock: FakeClock) -> No
     }
     [info] = series.pop(names.INFO)
     assert info.value == 1
-    assert info.labels == {names.VERSION: installed_version(), names.MODE: "unset"}
+    assert info.labels == {
+        names.VERSION: installed_version(),
+        names.MODE: "unset",
+        names.POLICY: "none",
+    }
     assert {
         name: one for name, found in series.items() for one in found if one.value
     } == {}

@@ -52,6 +52,11 @@ def test_the_span_around_an_abandoned_run_tells_what_happened(
         names.DETAIL: "by operator 7",
         names.DEADLINE: round(run.deadline.unix() * 1_000),
         names.SPAN_OVERRUN: 2,
+        names.ABANDONED_AT: round((clock.wall() - 8) * 1_000),
+        names.RUN_NAME: "research",
+        names.MODE: "enforce",
+        "hangup.tokens.wasted.input": 0,
+        "hangup.tokens.wasted.output": 0,
     }
     event = next(one for one in span.events if one.name == names.EVENT_ABANDONED)
     assert event.timestamp == pytest.approx((clock.wall() - 8) * 1e9)

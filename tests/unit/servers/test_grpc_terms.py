@@ -41,7 +41,8 @@ class Context:
 
 def opened(terms: Terms, kind: str, left: float | None = None, **fields: str) -> Run:
     context = Context(left, **fields)
-    opening = terms.open(kind, "", METHOD, "", fields_of(context), time_left(context))
+    metadata, native = fields_of(context), time_left(context)
+    opening = terms.open(kind, "", METHOD, "", metadata, context, native)
     assert opening is not None
     with opening.run as run:
         return run

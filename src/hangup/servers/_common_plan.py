@@ -1,0 +1,55 @@
+"""What the requests of one route get, and what the rollout's rules make of that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from hangup.core.rollout import Place
+
+if TYPE_CHECKING:
+    from hangup.config import Mode, OnDisconnect
+    from hangup.core.rules import Rule
+    from hangup.servers._common_fields import Fields
+
+
+class Plan(NamedTuple):
+    """What the connections of one route get under the settings in force."""
+
+    pattern: str | None
+    mode: Mode
+    name: str | None
+    tenant: str | None
+    http_budget: float | None
+    stream_budget: float | None
+    socket_budget: float | None
+    on_disconnect: OnDisconnect | None  # None: abandon, and then there is no grace
+    grace: float | None
+    background_in_run: bool
+
+    def budget_of(
+        self, kind: str, method: str, fields: Fields, rule: Rule | None
+    ) -> float | None:
+        """Return the budget of a request in seconds; None or infinity is none.
+
+        A WebSocket, or a stream that stays open as long as a page, has one of a rule
+        only if that is for its route.
+        """
+        stream = kind == "stream" or (fields.event_stream and method == "GET")
+        long_lived = stream or kind == "websocket"
+        ruled = None if rule is None or (long_lived and not rule.route) else rule.budget
+        if ruled is not None:
+            return ruled
+        if kind == "websocket":
+            return self.socket_budget
+        return self.stream_budget if stream else self.http_budget
+
+
+def place_of(path: str, root: str, unruled: Mode) -> Place:
+    """Return where rules look: below the application's root, and by the whole path.
+
+    Args:
+        path: The whole path, decoded.
+        root: What of it leads to the application, or "".
+        unruled: See :class:`~hangup.core.rollout.Place`.
+    """
+    return Place((path.removeprefix(root), path) if root else (path,), unruled)
