@@ -50,3 +50,19 @@ def test_pricing_is_measured_beside_genai_prices() -> None:
     assert min(report["us"].values()) > 0
     assert report["goal_us"] == 5.0
     assert report["ratio"] < 0.2
+
+
+def test_carrying_the_run_is_measured_beside_the_stock_baggage() -> None:
+    """Its goal is for the benchmark to judge; that it is no multiple of it is not."""
+    done = subprocess.run(  # noqa: S603  our own file, this Python
+        [sys.executable, str(BENCHMARKS / "propagation.py"), "--json", "--rounds", "3"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["goal"] == 1.4
+    assert [row["users"] for row in report["results"]] == [0, 1, 4, 16]
+    assert all(0 < row["ratio"] < 2.5 for row in report["results"])

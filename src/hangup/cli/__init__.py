@@ -1,4 +1,4 @@
-"""``hangup`` on the command line: ``demo``, ``policy check``.
+"""``hangup`` on the command line: ``demo``, ``doctor``, ``policy check``.
 
 The command line needs the extra ``hangup[demo]``; the library does not need the
 command line.

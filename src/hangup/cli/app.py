@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hangup.cli import dashboards, demo, policy
+from hangup.cli import dashboards, demo, doctor, policy
 
 app = typer.Typer(
     name="hangup",
@@ -17,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("demo")(demo.demo)
+app.command("doctor")(doctor.doctor)
 app.add_typer(policy.app, name="policy")
 app.add_typer(dashboards.app, name="dashboards")
 

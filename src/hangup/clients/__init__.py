@@ -14,6 +14,8 @@ __all__ = ["install", "uninstall"]
 _ADAPTERS: Final = (
     "hangup.clients.settle",
     "hangup.clients.background",
+    "hangup.clients.celery",
+    "hangup.clients.docket",
     "hangup.clients.httpx",
     "hangup.clients.streams",
     "hangup.clients.grpc",

@@ -8,6 +8,7 @@ numbers does not change them.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -16,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry import metrics, trace
 from opentelemetry.instrumentation.genai.openai import OpenAIInstrumentor
 from opentelemetry.instrumentation.httpx import HTTPXClientInstrumentor
+from opentelemetry.sdk.environment_variables import OTEL_EXPORTER_OTLP_ENDPOINT
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
@@ -59,6 +62,8 @@ class Telemetry:
         meters = MeterProvider(metric_readers=readers)
         tracers = TracerProvider()
         tracers.add_span_processor(self._steps)
+        if os.environ.get(OTEL_EXPORTER_OTLP_ENDPOINT):
+            tracers.add_span_processor(_exported())
         metrics.set_meter_provider(meters)
         trace.set_tracer_provider(tracers)
         if provider == "openai":
@@ -114,6 +119,19 @@ class Telemetry:
             for point in metric.data.data_points
             if isinstance(point, NumberDataPoint)
         ]
+
+
+def _exported() -> SpanProcessor:
+    """Return what sends spans where the environment says; the extra may be missing.
+
+    Raises:
+        ImportError: It is; ``pip install 'hangup[otlp]'``.
+    """
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415
+        OTLPSpanExporter,
+    )
+
+    return BatchSpanProcessor(OTLPSpanExporter())
 
 
 def _scraped(port: int) -> MetricReader:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from ipaddress import IPv4Address, IPv4Network, IPv6Network
 
 _PRIVATE = tuple(
@@ -37,6 +37,18 @@ _NAME = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*")
 _NUMERIC_LABEL = re.compile(r"0x[0-9a-f]*|[0-9]+")
 
 
+class _Told:
+    denied: Callable[[str], None] | None = None
+
+
+def on_denied(callback: Callable[[str], None] | None) -> None:
+    """Have ``callback`` told of every host that was not allowed; None: nobody.
+
+    It must not raise.
+    """
+    _Told.denied = callback
+
+
 def host_of_url(url: str) -> str:
     """Return the host of ``url`` in lower case, "" where there is none."""
     try:
@@ -56,7 +68,10 @@ def host_allowed(host: str, extra: Sequence[str] = ()) -> bool:
             ``.suffix`` or ``*.suffix`` (any depth, not the suffix itself), addresses,
             networks in CIDR notation, or ``*`` for every host.
     """
-    return _host_allowed(host[: _LONGEST + 2], tuple(extra))
+    allowed = _host_allowed(host[: _LONGEST + 2], tuple(extra))
+    if not allowed and _Told.denied is not None:
+        _Told.denied(host)
+    return allowed
 
 
 def host_listed(host: str, patterns: Sequence[str]) -> bool:

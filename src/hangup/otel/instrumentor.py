@@ -17,7 +17,7 @@ from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-de
 
 from hangup import config
 from hangup.config import Mode
-from hangup.core import quiet, registry, rollout
+from hangup.core import quiet, registry, rollout, sleeps
 from hangup.core.current import set_bridge
 from hangup.core.guard import guarded
 from hangup.otel import exchanges, names, propagator, settlement
@@ -49,6 +49,12 @@ def installed_version() -> str:
         return version("hangup")
     except PackageNotFoundError:  # pragma: no cover  run from a source tree
         return "0"
+
+
+def _answer_doctor(instrumentor: HangupInstrumentor | None = None) -> None:
+    from hangup.otel import diagnosis  # noqa: PLC0415  seldom asked for
+
+    diagnosis.watch(instrumentor)
 
 
 class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is untyped
@@ -96,6 +102,8 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
             # First: a wrong file must leave nothing half installed.
             self._pricer = load_pricer(settings.prices)
             self._rollout = Rollout(settings)
+        if os.environ.get("HANGUP_DOCTOR"):
+            guarded(_answer_doctor)
         config.use(settings)
         rollout.lower()
         self._mode = settings.mode
@@ -127,9 +135,12 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         exchanges.watch(self._recorder)
         self._bridge = OtelBridge()
         set_bridge(self._bridge)
+        if os.environ.get("HANGUP_DOCTOR"):
+            guarded(_answer_doctor, self)
         # Accounts first: books are open before anybody asks about them.
         registry.add_observer(self._accounts)
         registry.add_observer(settlement.observer())
+        registry.add_observer(sleeps.observer())
         propagator.install(on_lost=instruments.baggage_lost.add)
         quiet.install()
         for adapter in _ADAPTERS:
@@ -193,6 +204,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         propagator.uninstall()
         quiet.uninstall()
         atexit.unregister(self._at_exit)
+        registry.remove_observer(sleeps.observer())
         registry.remove_observer(settlement.observer())
         registry.remove_observer(accounts)
         self._rollout.uninstall()

@@ -12,9 +12,9 @@ Must not import ``opentelemetry.instrumentation``: propagators load before it.
 from __future__ import annotations
 
 from contextvars import ContextVar
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote_plus
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakSet
 
 from opentelemetry import baggage, propagate, trace
 from opentelemetry.context import get_current, set_value
@@ -27,10 +27,11 @@ from opentelemetry.propagators.textmap import (
 from hangup import config
 from hangup.config import Mode
 from hangup.core.clock import SYSTEM_CLOCK, unix_offset
-from hangup.core.guard import guarded
+from hangup.core.guard import fault, guarded
 from hangup.otel import carriers, wire
 from hangup.otel.context import INBOUND_KEY, position_in
 from hangup.otel.hosts import host_allowed, host_of_url
+from hangup.otel.luggage import MAX_LENGTH, Ahead, Past, fits, joined
 from hangup.otel.once import warn_once
 
 if TYPE_CHECKING:
@@ -45,14 +46,18 @@ if TYPE_CHECKING:
 REQUEST_HOST: ContextVar[str | None] = ContextVar("hangup.request_host", default=None)
 """The host of the request being sent here, where our client layer knows it."""
 
-# The limits of the stock W3C propagator: what is over them it drops from the end.
-_MAX_PAIRS: Final = 180
-_MAX_PAIR: Final = 4096
-_MAX_BAGGAGE: Final = 8192
-
-_OUTWARD = (trace.SpanKind.CLIENT, trace.SpanKind.PRODUCER)
 _HOST_ATTRIBUTES = ("server.address", "net.peer.name", "net.peer.ip")
 _URL_ATTRIBUTES = ("url.full", "http.url")
+_TELLING = frozenset(
+    {
+        *_HOST_ATTRIBUTES,
+        *_URL_ATTRIBUTES,
+        "mcp.method.name",
+        "messaging.system",
+        "rpc.service",
+        "rpc.system",
+    }
+)
 # Remote calls to services of one's own. Not here: "aws-api", whose calls are HTTP
 # requests to a cloud, models included.
 _INTERNAL_RPC = frozenset(
@@ -110,10 +115,28 @@ class HangupPropagator(TextMapPropagator):
         Safe to call again on a carrier that was written before.
         """
         here = get_current() if context is None else context
-        if self.active:
-            bare = guarded(without_entries, here)
-            here = _first(guarded(self._prepare, carrier, here, setter), bare, here)
-        self.wrapped.inject(carrier, here, setter=setter)
+        if not self.active:
+            self.wrapped.inject(carrier, here, setter=setter)
+            return
+        # Without guarded(): on this path its frames are a tenth of the cost.
+        bare, ours, count = here, None, 0
+        try:
+            if users := baggage.get_all(here):
+                bare = _without(here, users)
+                count = len(users if bare is here else baggage.get_all(bare))
+            ours = self._write(carrier, here, setter)
+        except Exception as error:  # noqa: BLE001  ours must not reach the caller
+            fault("HangupPropagator.inject", error)
+        if ours is None or not self._carries_baggage:
+            self.wrapped.inject(carrier, bare, setter=setter)
+            return
+        ahead = Ahead(setter, ours)
+        self.wrapped.inject(carrier, bare, setter=ahead)
+        # Ours go first, for on overflow the last are dropped.
+        if not ahead.written:
+            guarded(ahead.set, carrier, wire.BAGGAGE, "")
+        if ahead.pairs < count:
+            guarded(self._look_for_loss, bare, ours)
 
     def extract(
         self,
@@ -122,42 +145,41 @@ class HangupPropagator(TextMapPropagator):
         getter: Getter[CarrierT] = default_getter,
     ) -> Context:
         """Extract as the wrapped propagator does, and put the ``Inbound`` beside it."""
-        found = self.wrapped.extract(carrier, context, getter=getter)
         if not self.active:
-            return found
+            return self.wrapped.extract(carrier, context, getter=getter)
+        past = Past(getter)
+        found = self.wrapped.extract(carrier, context, getter=past)
         # Without any propagator the composite one returns what it was given, None.
-        here = _first(found, get_current())
+        here = get_current() if found is None else found
+        try:
+            return self._receive(carrier, here, getter, past)
+        except Exception as error:  # noqa: BLE001  as in inject
+            fault("HangupPropagator.extract", error)
         bare = guarded(without_entries, here)
-        return _first(guarded(self._receive, carrier, here, getter), bare, here)
+        return here if bare is None else bare
 
-    def _prepare(self, carrier: Any, context: Context, setter: Setter[Any]) -> Context:
-        """Write the header, and return the context to inject."""
-        bare = without_entries(context)
+    def _write(self, carrier: Any, context: Context, setter: Setter[Any]) -> str | None:
+        """Write the header; return our entries, None where nothing of ours may leave.
+
+        What the carrier still holds of ours from an earlier hop is taken out.
+        """
         # First, so that a fault further down leaves the carrier without our entries.
-        carriers.strip(carrier, lambda name, value: setter.set(carrier, name, value))
+        if carrier or not isinstance(carrier, dict):
+            carriers.strip(carrier, partial(setter.set, carrier))
         run = run_in(context)
         if run is None or not carrier_allowed(trace.get_current_span(context)):
-            return bare
-        here = outgoing(run)
-        setter.set(carrier, wire.HEADER, wire.encode_header(here))
-        if not self._carries_baggage:
-            return bare
-        return self._with_entries(bare, wire.to_baggage(here))
+            return None
+        header, entries = wire.encode(outgoing(run))
+        setter.set(carrier, wire.HEADER, header)
+        return entries
 
-    def _with_entries(self, context: Context, ours: dict[str, str]) -> Context:
-        """Put our entries first: on overflow the stock propagator drops the last."""
-        users = baggage.get_all(context)
-        if not users:
-            for key, value in ours.items():
-                context = baggage.set_baggage(key, value, context)
-            return context
-        if not _fits({**ours, **users}):
+    def _look_for_loss(self, context: Context, ours: str) -> None:
+        """Tell of entries that did not go, unless it was not the limits that kept them.
+
+        What is wrapped may send a choice of them, or none.
+        """
+        if not fits(baggage.get_all(context), ours):
             self._report_lost()
-        context = baggage.clear(context)
-        everything: dict[str, object] = {**ours, **users}
-        for name, entry in everything.items():
-            context = baggage.set_baggage(name, entry, context)
-        return context
 
     def _report_lost(self) -> None:
         warn_once(
@@ -168,56 +190,53 @@ class HangupPropagator(TextMapPropagator):
         if self._on_lost is not None:
             self._on_lost(1)
 
-    def _receive(self, carrier: Any, context: Context, getter: Getter[Any]) -> Context:
+    def _receive(
+        self, carrier: Any, context: Context, getter: Getter[Any], past: Past
+    ) -> Context:
         """Return the context with the ``Inbound`` in place of our raw entries."""
         found = None
         if lines := getter.get(carrier, wire.HEADER):
-            found = wire.decode_header(_joined(lines))
-        entries = baggage.get_all(context)
-        if found is None:
-            found = wire.from_baggage(entries)
-        if not entries and self._carries_baggage:
-            lines = getter.get(carrier, wire.BAGGAGE)
-            if lines and len(_joined(lines)) > _MAX_BAGGAGE:
-                self._report_lost()
-        context = without_entries(context)
+            found = wire.decode_header(joined(lines))
+        if found is None and past.text is not None:
+            found = wire.from_baggage_text(past.text)
+        if entries := baggage.get_all(context):
+            if found is None and past.text is None:  # it came in another form
+                found = wire.from_baggage(entries)
+            context = _without(context, entries)
+        elif past.length > MAX_LENGTH:
+            self._report_lost()
         if found is not None:
-            found = replace(found, skew=wire.skew_of(found, self._clock))
-            _report_skew(found.skew)
+            found = wire.arrived(found, self._clock)
             context = set_value(INBOUND_KEY, found, context)
         return context
 
 
-def _first(*contexts: Context | None) -> Context:
-    """Return the first that is not None; an empty context is one, but false."""
-    return next(context for context in contexts if context is not None)
-
-
-def _fits(entries: Mapping[str, object]) -> bool:
-    """Say whether the stock W3C propagator would inject all of ``entries``."""
-    if len(entries) > _MAX_PAIRS:
-        return False
-    pairs = [
-        len(quote_plus(str(key))) + 1 + len(quote_plus(str(value)))
-        for key, value in entries.items()
-    ]
-    commas = len(pairs) - 1
-    return max(pairs) <= _MAX_PAIR and sum(pairs) + commas <= _MAX_BAGGAGE
-
-
 class _Installed:
     ours: HangupPropagator | None = None
+    listed: ClassVar[WeakSet[HangupPropagator]] = WeakSet()
+
+
+def listed(made: HangupPropagator) -> None:
+    """Note one that the operator named in ``OTEL_PROPAGATORS``; see ``listed``.
+
+    It falls silent while one of ours is installed around it.
+    """
+    made.active = _Installed.ours is None
+    _Installed.listed.add(made)
 
 
 def install(on_lost: Callable[[int], None] | None = None) -> HangupPropagator:
     """Wrap the process-wide propagator; idempotent. Returns the one in force."""
     present = propagate.get_global_textmap()
-    if isinstance(present, HangupPropagator):
+    by_name = tuple(_Installed.listed)
+    if isinstance(present, HangupPropagator) and present not in by_name:
         present.active = True
     else:
         uninstall()  # one that somebody else's propagator may still hold inside
         present = HangupPropagator(present, on_lost=on_lost)
         propagate.set_global_textmap(present)
+    for inside in by_name:
+        inside.active = False
     _Installed.ours = present
     return present
 
@@ -231,13 +250,24 @@ def uninstall() -> None:
     if ours is None:
         return
     ours.active = False
+    for inside in _Installed.listed:
+        inside.active = True
     if propagate.get_global_textmap() is ours:
         propagate.set_global_textmap(ours.wrapped)
 
 
 def without_entries(context: Context) -> Context:
     """Return ``context`` without our raw baggage entries; itself if there are none."""
-    for key in tuple(baggage.get_all(context)):
+    return _without(context, baggage.get_all(context))
+
+
+def _without(context: Context, entries: Mapping[str, object]) -> Context:
+    for key in entries:
+        if key.startswith(wire.PREFIX):
+            break
+    else:
+        return context
+    for key in tuple(entries):
         if key.startswith(wire.PREFIX):
             context = baggage.remove_baggage(key, context)
     return context
@@ -248,14 +278,14 @@ def outgoing(run: Run) -> wire.Inbound:
 
     Inside a cleanup of the run the time left is that of the cleanup.
     """
-    now, left = run.clock.monotonic(), run.remaining()
-    abandonment = run.abandonment
+    clock, left = run.clock, run.remaining()
+    now, abandonment = clock.monotonic(), run.abandonment
     return wire.Inbound(
-        token=run.id,
-        left=left,
-        deadline_unix=now + left + unix_offset(run.clock),
-        mode=run.mode,
-        gone=None if abandonment is None else max(0.0, now - abandonment.at),
+        run.id,
+        left,
+        now + left + unix_offset(clock),
+        run.mode,
+        None if abandonment is None else max(0.0, now - abandonment.at),
     )
 
 
@@ -284,55 +314,40 @@ def carrier_allowed(span: trace.Span) -> bool:
     host = REQUEST_HOST.get()
     if host is not None:
         return host_allowed(host, allowed)
-    if getattr(span, "kind", None) not in _OUTWARD:
+    kind = getattr(span, "kind", None)
+    if kind is trace.SpanKind.PRODUCER:
+        return True  # a message: the broker's host is not its reader
+    if kind is not trace.SpanKind.CLIENT:
         return False
     attributes: Mapping[str, object] = getattr(span, "attributes", None) or {}
-    if _is_message(span, attributes):
+    # To look for what is not there costs the SDK's mapping an exception each time.
+    present = _TELLING.intersection(attributes)
+    if "messaging.system" in present:
         return True
-    host = _host_of(attributes)
+    host = _host_of(attributes, present)
     if host:
         return host_allowed(host, allowed)
-    if str(attributes.get("rpc.service", "")).startswith(_OUTSIDE_SERVICES):
+    return _inside_by_nature(attributes, present)
+
+
+def _inside_by_nature(
+    attributes: Mapping[str, object], present: frozenset[str]
+) -> bool:
+    service = str(attributes["rpc.service"]) if "rpc.service" in present else ""
+    if service.startswith(_OUTSIDE_SERVICES):
         return False
-    return "mcp.method.name" in attributes or (
-        str(attributes.get("rpc.system", "")).lower() in _INTERNAL_RPC
+    return "mcp.method.name" in present or (
+        "rpc.system" in present
+        and str(attributes["rpc.system"]).lower() in _INTERNAL_RPC
     )
 
 
-def _is_message(span: trace.Span, attributes: Mapping[str, object]) -> bool:
-    """Say whether the carrier is a message: the broker's host is not its reader."""
-    return getattr(span, "kind", None) is trace.SpanKind.PRODUCER or (
-        "messaging.system" in attributes
-    )
-
-
-def _host_of(attributes: Mapping[str, object]) -> str:
+def _host_of(attributes: Mapping[str, object], present: frozenset[str]) -> str:
     # The URL first: it is what was asked for; an address may be a proxy's.
     for key in _URL_ATTRIBUTES:
-        if host := host_of_url(str(attributes.get(key) or "")):
+        if key in present and (host := host_of_url(str(attributes[key] or ""))):
             return host
     for key in _HOST_ATTRIBUTES:
-        if host := str(attributes.get(key) or ""):
+        if key in present and (host := str(attributes[key] or "")):
             return host
     return ""
-
-
-def _report_skew(skew: float | None) -> None:
-    if skew is not None and abs(skew) > wire.SKEW_WORTH_REPORTING:
-        warn_once(
-            "clock skew",
-            "the clock of a caller and ours are %.1f s apart, or its request was that "
-            "long on its way; the time left is measured on the local clock from its "
-            "arrival (said once per process)",
-            skew,
-        )
-
-
-def _joined(lines: object) -> str:
-    if isinstance(lines, (list, tuple)):
-        return ", ".join(_text(line) for line in lines)
-    return _text(lines)
-
-
-def _text(value: object) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else str(value)

@@ -80,6 +80,8 @@ class Settlement(registry.RunObserver):
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.transport: Transport | None = None
+        # For origins that are no URLs: what goes before their colon.
+        self.transports: dict[str, Transport] = {}
         self._clock = clock
         self.reset()
 
@@ -155,7 +157,7 @@ class Settlement(registry.RunObserver):
             run: A joined root that was delivered.
             settle: Closes the books.
         """
-        held = _Held(run, settle, self._clock.monotonic() + _hold_seconds(run))
+        held = _Held(run, settle, self._clock.monotonic() + hold_seconds(run))
         evicted = None
         with self._lock:
             early = self._early.pop(run, None)
@@ -272,11 +274,14 @@ class Settlement(registry.RunObserver):
     def _tell(self, run: Run, outcome: Outcome, cause: Cause | None, at: float) -> None:
         with self._lock:
             origins = self._origins.pop(run, None)
-        if not origins or self.transport is None:
+        if not origins:
             return
         notice = Notice(run.id, outcome, cause, at, run.clock)
         for origin in origins:
-            guarded(self.transport, origin, notice)
+            scheme = origin.partition(":")[0]
+            transport = self.transports.get(scheme, self.transport)
+            if transport is not None:
+                guarded(transport, origin, notice)
 
     def _waits(self, run: Run) -> bool:
         with self._lock:
@@ -307,7 +312,8 @@ class Settlement(registry.RunObserver):
         return held
 
 
-def _hold_seconds(run: Run) -> float:
+def hold_seconds(run: Run) -> float:
+    """Return for how long the books of a joined run wait after its answer."""
     # Not the deadline alone: in observe mode the run may outlive it, and a route here
     # may have tightened what the opening process still waits for.
     least = config.current().hold
@@ -332,6 +338,17 @@ def observer() -> Settlement:
     return _settlement
 
 
-def set_transport(transport: Transport | None) -> None:
-    """Register what sends the notices; None drops them."""
-    _settlement.transport = transport
+def set_transport(transport: Transport | None, scheme: str | None = None) -> None:
+    """Register what sends the notices; None drops them.
+
+    Args:
+        transport: Takes them.
+        scheme: Of the origins it is for, those that have no transport of their own if
+            None.
+    """
+    if scheme is None:
+        _settlement.transport = transport
+    elif transport is None:
+        _settlement.transports.pop(scheme, None)
+    else:
+        _settlement.transports[scheme] = transport

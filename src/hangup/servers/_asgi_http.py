@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from typing import TYPE_CHECKING, Final
 
 from hangup.core.cause import Cause
@@ -11,7 +12,7 @@ from hangup.servers import _asgi_respond as respond
 from hangup.servers import _asgi_servers as servers
 from hangup.servers import _asgi_signals
 from hangup.servers._asgi_exchange import Exchange
-from hangup.servers._common_exchange import failure, hides_refusal
+from hangup.servers._common_exchange import end_by, failure, hides_refusal
 from hangup.servers._common_farewell import shut_down
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ class HttpExchange(Exchange):
             return
         kind = message["type"]
         if kind == "http.response.start":
-            if self._refused(run, message):
+            end_by(run, message["status"], sys.exception())
+            if self._refused(run, message) or self.barred(run):
                 return
             self._started = True
             self._status = message["status"]

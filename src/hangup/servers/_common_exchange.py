@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from opentelemetry import trace
+
 from hangup.config import Mode
 from hangup.core.cause import Cause
 from hangup.core.unwind import stems_from_stop
 from hangup.errors import RunAbandoned, Stop
+from hangup.otel import names
+from hangup.otel.wire import SKEW_WORTH_REPORTING, arrived_at
 
 if TYPE_CHECKING:
     from hangup.core.run import Run
@@ -24,8 +28,14 @@ def connect(run: Run, inbound: Inbound | None) -> None:
         inbound: The run of another process that it continues.
     """
     run.caller = "connected"
-    if inbound is not None and inbound.gone is not None:
-        at = run.clock.monotonic() - inbound.gone
+    if inbound is None:
+        return
+    if inbound.skew is not None and abs(inbound.skew) > SKEW_WORTH_REPORTING:
+        # On the span of the request: the warning is said once, and this is every time.
+        span = trace.get_current_span()
+        span.set_attribute(names.SKEW, round(inbound.skew, 3))
+    if inbound.gone is not None:
+        at = arrived_at(inbound, run.clock) - inbound.gone
         run.cancel(Cause.DISCONNECT, "abandoned upstream", at=at)
 
 
@@ -76,6 +86,27 @@ def hides_refusal(run: Run, status: int) -> bool:
         and run.mode is Mode.REFUSE
         and run.cause not in (None, Cause.FAILED, Cause.DISCONNECT)
     )
+
+
+def end_by(run: Run, status: int, error: BaseException | None) -> None:
+    """End a run by the stop of one inside it, where a framework makes its 500 of it.
+
+    As the scope would, which the error reaches only after the response. A status that
+    somebody chose for it (an exception handler) is that one's own.
+
+    Args:
+        run: Of the request.
+        status: The response's, of which nothing was sent yet.
+        error: The exception that is being handled, if any.
+    """
+    if (
+        status == SERVER_ERROR
+        and isinstance(error, RunAbandoned)
+        and error.run_id == run.id
+        and not run.latent
+        and run.abandonment is None
+    ):
+        run.cancel(error.cause, error.detail)
 
 
 def cause_of(run: Run, stop: BaseException | None) -> Cause:

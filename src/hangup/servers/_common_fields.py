@@ -16,6 +16,7 @@ from hangup.otel.context import INBOUND_KEY
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from hangup.core.clock import Clock
     from hangup.otel.wire import Inbound
 
 
@@ -64,24 +65,24 @@ class Fields:
             found = baggage.get_baggage(key, context)
         return found if isinstance(found, str) else ""
 
-    def inbound(self) -> Inbound | None:
+    def inbound(self, clock: Clock) -> Inbound | None:
         """Return the run that came with the request, if any.
 
         An instrumentation around us has extracted it already; without one, or with a
         propagator that is not ours, it is read from the headers.
+
+        Args:
+            clock: Tells the skew of the caller's.
         """
         found = get_value(INBOUND_KEY)
         if isinstance(found, wire.Inbound):
             return found
+        decoded = None
         if self._header is not None:
             decoded = wire.decode_header(self._header.decode("latin-1"))
-            if decoded is not None:
-                return decoded
-        if self._baggage is not None and wire.PREFIX.encode() in self._baggage:
-            text = self._baggage.decode("latin-1")
-            context = W3CBaggagePropagator().extract({"baggage": text}, Context())
-            return wire.from_baggage(baggage.get_all(context))
-        return None
+        if decoded is None and self._baggage is not None:
+            decoded = wire.from_baggage_text(self._baggage.decode("latin-1"))
+        return None if decoded is None else wire.arrived(decoded, clock)
 
 
 _SECONDS = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")

@@ -272,7 +272,7 @@ class Terms:
         rule = rollout.find(place.paths, plan.name or "", tenant)
         if rule is not None and rule.mode is Mode.OFF:
             return None
-        inbound = fields.inbound()
+        inbound = fields.inbound(self._clock)
         if inbound is not None:
             # Never off: what comes in may keep us from acting, not from measuring.
             off = inbound.mode is Mode.OFF

@@ -183,3 +183,19 @@ def test_installing_again_around_a_propagator_that_holds_ours_sends_the_run_once
         propagate.inject(carrier)
     assert carrier["baggage"].count("hangup.token") == 1
     assert "hangup" in carrier
+
+
+def test_the_time_left_counts_from_the_extraction_however_late_the_run_is_opened(
+    ours: HangupPropagator, clock: FakeClock
+) -> None:
+    """As where a slow middleware stands between who extracts and who opens the run."""
+    carrier = {"hangup": f't="{TOKEN}", l=5000, g=250'}
+    found = ours.extract(carrier, context.Context()).get(INBOUND_KEY)
+    assert isinstance(found, wire.Inbound)
+    clock.advance(2.0)
+    assert wire.deadline_of(found, clock, None).remaining() == 3.0
+    assert wire.deadline_of(found, clock, 4.0).remaining() == 2.0
+    assert wire.arrived_at(found, clock) == clock.monotonic() - 2.0
+    # On another clock that instant means nothing.
+    other = FakeClock()
+    assert wire.deadline_of(found, other, None).remaining() == 5.0
