@@ -18,6 +18,7 @@ _ADAPTERS: Final = (
     "hangup.clients.docket",
     "hangup.clients.httpx",
     "hangup.clients.streams",
+    "hangup.clients.grpc",
     "hangup.clients.psycopg",
     "hangup.clients.gates",
     "hangup.clients.retries",

@@ -34,6 +34,10 @@ _PENALTY: Final = 5.0
 _AT_EXIT: Final = 1.0
 
 
+POSTS: Final[dict[str, Callable[[str, Sequence[Notice]], None]]] = {}
+"""What posts to origins of other schemes than HTTP's; raises as ``post_notices``."""
+
+
 class Courier:
     """A bounded queue of notices and the thread that empties it. Thread-safe.
 
@@ -162,6 +166,10 @@ def post_notices(origin: str, notices: Sequence[Notice]) -> None:
         HTTPException: The answer is not HTTP, or not a success.
         ValueError: ``origin`` is not a URL.
     """
+    other = POSTS.get(origin.partition(":")[0])
+    if other is not None:
+        other(origin, notices)
+        return
     parts = urlsplit(origin)
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     connection = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT)

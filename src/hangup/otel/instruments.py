@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry import trace
 from opentelemetry.metrics import Observation
 
 from hangup.config import Mode
@@ -21,13 +20,13 @@ from hangup.otel import calls, names
 from hangup.otel.avoidance import Avoidance
 from hangup.otel.labels import FewValues, Room
 from hangup.otel.later import PATIENCE, Later, LaterMeter
+from hangup.otel.marks import exemplar_of
 from hangup.otel.metered import Metered
 from hangup.spend.fate import Basis, Fate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from opentelemetry.context import Context
     from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter
 
     from hangup.core.run import Run
@@ -288,7 +287,7 @@ class Instruments:
         self._seed_model(model, name, mode)
         fate = posting.fate.value
         labels = self._labels(fate, posting.cause, model, name, mode)
-        context = _exemplar(posting)
+        context = exemplar_of(posting)
         for kind, amount in (("input", posting.input), ("output", posting.output)):
             if amount:
                 self.tokens.add(amount, {**labels, names.TOKEN_TYPE: kind}, context)
@@ -391,12 +390,3 @@ class Instruments:
 
 def _live_roots() -> list[Run]:
     return [run for run in registry.live_runs() if run.parent is None]
-
-
-def _exemplar(posting: Posting) -> Context | None:
-    """Return a context naming the wasted call's span: exemplars read it."""
-    if posting.fate is not Fate.WASTED or posting.span_context is None:
-        return None
-    if not isinstance(posting.span_context, trace.SpanContext):
-        return None
-    return trace.set_span_in_context(trace.NonRecordingSpan(posting.span_context))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from opentelemetry import trace
 from opentelemetry.semconv.attributes.error_attributes import ERROR_TYPE
 from opentelemetry.trace import StatusCode
 
@@ -13,11 +14,14 @@ from hangup.core.policy import Decision
 from hangup.core.registry import RunObserver
 from hangup.errors import DeadlineExceeded
 from hangup.otel import names, runspan
+from hangup.spend.fate import Fate
 
 if TYPE_CHECKING:
+    from opentelemetry.context import Context
     from opentelemetry.trace import Span
 
     from hangup.core.run import Run
+    from hangup.spend.posting import Posting
 
 _MOST_THREADS = 1_000
 _LATE = f"{DeadlineExceeded.__module__}.{DeadlineExceeded.__qualname__}"
@@ -76,3 +80,12 @@ def refuse(span: Span, run: Run | None) -> None:
             span.set_attribute(ERROR_TYPE, _LATE)
             span.set_status(StatusCode.ERROR, "refused: the run's deadline has passed")
     span.end()
+
+
+def exemplar_of(posting: Posting) -> Context | None:
+    """Return a context naming the wasted call's span: exemplars read it."""
+    if posting.fate is not Fate.WASTED or posting.span_context is None:
+        return None
+    if not isinstance(posting.span_context, trace.SpanContext):
+        return None
+    return trace.set_span_in_context(trace.NonRecordingSpan(posting.span_context))

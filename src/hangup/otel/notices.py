@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 SETTLE_HEADER: Final = "hangup-settle"
 """On a response: a run is held here. On a request: the body carries notices."""
 SETTLE_PATH: Final = "/.well-known/hangup"
+SETTLE_RPC: Final = "/hangup.v1.Settlement/Tell"
+"""Where the same body goes over gRPC."""
 MAX_BODY: Final = 64 * 1024
 MAX_NOTICES: Final = 400
 """In one body; that many always fit into ``MAX_BODY``."""

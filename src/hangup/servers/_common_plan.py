@@ -34,7 +34,7 @@ class Plan(NamedTuple):
         A WebSocket, or a stream that stays open as long as a page, has one of a rule
         only if that is for its route.
         """
-        stream = fields.event_stream and method == "GET"
+        stream = kind == "stream" or (fields.event_stream and method == "GET")
         long_lived = stream or kind == "websocket"
         ruled = None if rule is None or (long_lived and not rule.route) else rule.budget
         if ruled is not None:

@@ -70,9 +70,14 @@ class Answer(NamedTuple):
     body: bytes
 
 
+def message(cause: Cause) -> str:
+    """Return what a caller is told in words. Says nothing secret."""
+    return _TEXT[cause]
+
+
 def answer(cause: Cause) -> Answer:
     """Return the HTTP response for a cause. Says nothing secret."""
-    body = json.dumps({"error": cause.value, "message": _TEXT[cause]}).encode()
+    body = json.dumps({"error": cause.value, "message": message(cause)}).encode()
     headers = [
         ("content-type", "application/json"),
         ("content-length", str(len(body))),

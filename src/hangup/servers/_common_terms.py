@@ -243,16 +243,19 @@ class Terms:
         root: str,
         headers: Iterable[tuple[bytes, bytes]],
         request: object = None,
+        left: float | None = None,
     ) -> Opening | None:
         """Return how to serve a request; None where hangup stays out of it.
 
         Args:
-            kind: "http" or "websocket"; the run's name where there is no better one.
+            kind: "http", "stream" (a long-lived response: the default budget is not for
+                it) or "websocket"; the run's name where there is no better one.
             method: Of HTTP.
             path: The whole path, decoded.
             root: What of it leads to the application, or "".
             headers: Names in lower case, and values. Read once, if at all.
             request: For the function that knows the tenant.
+            left: Seconds until the caller's own protocol ends the request; None: never.
         """
         plans = self._plans
         if plans.settings is not config.current():
@@ -280,6 +283,8 @@ class Terms:
         if fields.budget is not None:
             budget = self._tightened(budget, fields.budget)
         deadline = Deadline.after(budget, self._clock)
+        if left is not None:
+            deadline = deadline.tightened(Deadline.after(left, self._clock))
         if inbound is not None:
             most = plans.settings.max_budget
             theirs = wire.deadline_of(inbound, self._clock, most)
