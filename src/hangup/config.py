@@ -162,6 +162,19 @@ def _path(name: str, value: object) -> str:
     raise ConfigError(name, value, "give the path of a file")
 
 
+_BUSES = ("redis", "rediss", "valkey", "valkeys", "unix", "memory")
+
+
+def _bus_url(name: str, value: object) -> str:
+    url = str(value).strip()
+    scheme, separator, _ = url.partition("://")
+    if separator and scheme in _BUSES:
+        return url
+    # Not the value: it may hold a password.
+    shown = f"{scheme}://..." if separator else "..."
+    raise ConfigError(name, shown, f"give a URL that begins with one of {_BUSES}")
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """A checked, immutable set of settings. Thread-safe."""
@@ -249,6 +262,13 @@ class Settings:
         "Hosts of model providers that stop generating, and billing, when a stream is "
         "closed. Only there is the rest of a cut stream claimed as avoided; everywhere "
         "else its outcome is counted as unknown.",
+    )
+    bus_url: str | None = _setting(
+        None,
+        _bus_url,
+        "URL of the Redis or Valkey that carries kill, supersede and the list of live "
+        "runs between processes: redis://host:6379/0, rediss:, valkey: or unix:, also "
+        "any node of a cluster; ?namespace=NAME keeps several apart. Unset: no bus.",
     )
     tenants: tuple[str, ...] = _setting(
         (), _words, "Tenants that get a label of their own; the rest is 'other'."

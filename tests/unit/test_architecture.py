@@ -87,6 +87,8 @@ def test_imports_point_one_way(module: str) -> None:
 def test_the_inside_needs_the_standard_library_only(module: str) -> None:
     for name in imports(module):
         top = name.split(".")[0]
+        if module == "hangup.bus.redis" and top == "redis":
+            continue  # what that file is for
         assert top == "hangup" or top in sys.stdlib_module_names, (
             f"{module} imports {name}"
         )

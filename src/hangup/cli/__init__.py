@@ -1,4 +1,4 @@
-"""``hangup`` on the command line: ``demo``.
+"""``hangup`` on the command line: ``demo``, ``ps``, ``kill``.
 
 The command line needs the extra ``hangup[demo]``; the library does not need the
 command line.
@@ -52,10 +52,10 @@ def first_absent() -> str | None:
     return None
 
 
-def say_missing(module: str) -> int:
+def say_missing(module: str, extra: str = "demo") -> int:
     """Say which extra has the module that is missing; return the exit code."""
     sys.stderr.write(
         f"hangup: this command needs {module}, which is not installed.\n"
-        "        pip install 'hangup[demo]'\n"
+        f"        pip install 'hangup[{extra}]'\n"
     )
     return 2

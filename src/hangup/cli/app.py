@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hangup.cli import demo
+from hangup.cli import bus, demo
 
 app = typer.Typer(
     name="hangup",
@@ -17,6 +17,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("demo")(demo.demo)
+app.command("ps")(bus.ps)
+app.command("kill")(bus.kill)
 
 
 def _show_version(asked: bool) -> None:  # noqa: FBT001  typer's callback shape

@@ -17,10 +17,11 @@ from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-de
 
 from hangup import config
 from hangup.config import Mode
-from hangup.core import quiet, registry
+from hangup.core import quiet, registry, remote
 from hangup.core.current import set_bridge
 from hangup.core.guard import guarded
 from hangup.otel import exchanges, names, propagator, settlement
+from hangup.otel.abroad import tokens_so_far
 from hangup.otel.accounts import Accounts
 from hangup.otel.context import OtelBridge
 from hangup.otel.guard import Guard
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("hangup")
 
 # Adapters are plug-ins: they sit above this layer, so they are loaded by name.
-_ADAPTERS = ("hangup.clients",)
+_ADAPTERS = ("hangup.clients", "hangup.bus")
 
 
 def installed_version() -> str:
@@ -115,6 +116,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         registry.add_observer(settlement.observer())
         propagator.install(on_lost=instruments.baggage_lost.add)
         quiet.install()
+        remote.count_tokens_with(tokens_so_far)
         for adapter in _ADAPTERS:
             guarded(importlib.import_module(adapter).install)
         atexit.register(self._at_exit)
@@ -174,6 +176,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
             guarded(importlib.import_module(adapter).uninstall)
         exchanges.watch(None)
         propagator.uninstall()
+        remote.count_tokens_with(None)
         quiet.uninstall()
         atexit.unregister(self._at_exit)
         registry.remove_observer(settlement.observer())

@@ -61,6 +61,8 @@ ACTIVE: Final = "hangup.run.active"
 """``{run}``: runs now, by state."""
 OLDEST: Final = "hangup.run.stopping.oldest"
 """``s``: for how long the oldest abandoned run has been stopping; 0 without one."""
+BUS_UP: Final = "hangup.bus.up"
+"""1 while the bus is reached, 0 while it is not; absent without a bus."""
 INFO: Final = "hangup.info"
 """Always 1; its labels say which version runs in which mode."""
 
