@@ -23,7 +23,7 @@ from hangup.bus import messages
 from hangup.bus.base import BusDown, Holder
 from hangup.bus.live import row_of
 from hangup.core.cause import Cause
-from hangup.core.guard import guarded
+from hangup.core.guard import fault, guarded
 from hangup.core.remote import Verdict
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 1.0
 """Seconds between two attempts to reach a bus that is down, at most."""
 _TURN: Final = 1.0  # seconds the listener waits before it looks whether it is to end
+_AFTER_YOU: Final = 0.002  # seconds
 _AT_A_TIME: Final = 500
 _MOST_LISTED: Final = 5_000
 _MOST_WAITING: Final = 1_000
@@ -89,7 +90,7 @@ class Member:
         self._starting = threading.Lock()
         self._started = False
         # Bounded: who asked asks again, and who was not answered knows it.
-        self._answers: deque[tuple[str, str]] = deque(maxlen=_MOST_WAITING)
+        self._obeyed: deque[tuple[str, Run]] = deque(maxlen=_MOST_WAITING)
         self._listings: deque[Listing] = deque(maxlen=_MOST_WAITING)
         self._listening: bool | None = None
         self._speaking = True
@@ -160,6 +161,7 @@ class Member:
                         guarded(self._handle, message)
             except Exception as error:  # noqa: BLE001  it never ends by a fault
                 self._deaf(error)
+                _loud(error)
             finally:
                 _close(subscription)
             ended.wait(pause.length())
@@ -194,10 +196,9 @@ class Member:
     def _stop_run(self, stop: Stop) -> None:
         for run in self._live.holding(stop.marker.run_id):
             _obey(run, stop.marker)
-            acknowledgement = self._acknowledge(run)
-            if acknowledgement is not None:
-                self._answers.append((stop.reply, acknowledgement))
-                self._wake.set()
+            # Written by the speaker: here every step delays the loop that is to stop.
+            self._obeyed.append((stop.reply, run))
+            self._wake.set()
 
     def _acknowledge(self, run: Run) -> str | None:
         """Return what the holder of a run answers; None where it has delivered it."""
@@ -224,12 +225,13 @@ class Member:
             self._wake.wait(max(0.0, self._due - time.monotonic()))
             if ended.is_set():
                 break
+            # The interpreter belongs to the loops that are to stop now.
+            time.sleep(_AFTER_YOU)
             self._wake.clear()
             try:
                 self._turn()
             except Exception as error:  # noqa: BLE001  it never ends by a fault
-                if not isinstance(error, BusDown):
-                    guarded(_raise, error)
+                _loud(error)
                 self._speaking = False
                 self._due = time.monotonic() + pause.length()
                 ended.wait(self._due - time.monotonic())
@@ -241,7 +243,11 @@ class Member:
 
     def _turn(self) -> None:
         """Say all there is to say."""
-        self._send(self._take_answers())
+        while self._obeyed:
+            reply, run = self._obeyed.popleft()
+            acknowledgement = self._acknowledge(run)
+            if acknowledgement is not None:
+                self._transport.answer(reply, [acknowledgement])
         while self._listings:
             self._list(self._listings.popleft())
         if time.monotonic() >= self._due:
@@ -253,16 +259,6 @@ class Member:
             return
         self._claim(self._live.take_claims())
         self._read(self._live.take_unread())
-
-    def _take_answers(self) -> list[tuple[str, str]]:
-        taken = []
-        while self._answers:
-            taken.append(self._answers.popleft())
-        return taken
-
-    def _send(self, answers: list[tuple[str, str]]) -> None:
-        for reply, text in answers:
-            self._transport.answer(reply, [text])
 
     def _claim(self, claims: list[Claim]) -> None:
         for some in _in_pieces(claims):
@@ -322,5 +318,7 @@ def _close(subscription: Subscription | None) -> None:
         guarded(subscription.close)
 
 
-def _raise(error: Exception) -> None:
-    raise error
+def _loud(error: Exception) -> None:
+    """Report what no bus that is down does: a fault of ours."""
+    if not isinstance(error, BusDown):
+        fault("hangup.bus", error)

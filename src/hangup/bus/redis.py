@@ -12,15 +12,17 @@ import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode
 
 import redis
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
+from redis.connection import parse_url
 from redis.retry import Retry
 
 from hangup.bus.base import HELD_TTL, MARKER_TTL, REPLY_TTL, BusDown, Holder
 from hangup.core.guard import guarded
+from hangup.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -178,11 +180,12 @@ class RedisTransport:
         options: dict[str, Any] = {
             "socket_timeout": PATIENCE,
             "socket_connect_timeout": PATIENCE,
-            "socket_keepalive": True,
             "decode_responses": True,
             "client_name": "hangup",
             "protocol": 2,
         }
+        if not self._url.startswith("unix:"):
+            options["socket_keepalive"] = True
         never: Any = Retry(NoBackoff(), 0)
         if by_url:
             client = redis.Redis.from_url(self._url, retry=never, **options)
@@ -315,11 +318,21 @@ class RedisTransport:
 
 
 def connect(url: str) -> RedisTransport:
-    """Return what speaks to the bus at ``url``. Connects to nothing yet."""
-    parts = urlsplit(url)
-    query = dict(parse_qsl(parts.query))
+    """Return what speaks to the bus at ``url``. Connects to nothing yet.
+
+    Raises:
+        ConfigError: The library cannot read the URL; does not tell its password.
+    """
+    base, _, options = url.partition("?")
+    query = dict(parse_qsl(options))
     namespace = query.pop("namespace", _NAMESPACE)
-    scheme = parts.scheme.replace("valkey", "redis")
-    plain = urlunsplit(parts._replace(scheme=scheme, query=urlencode(query)))
-    path = "" if scheme == "unix" else parts.path.strip("/")
-    return RedisTransport(plain, namespace, query.get("db", path or "0"))
+    plain = base.replace("valkey", "redis", 1) if base.startswith("valkey") else base
+    if query:
+        plain += "?" + urlencode(query)
+    try:
+        read: Any = parse_url
+        database = read(plain).get("db", 0)
+    except (ValueError, TypeError) as error:
+        shown = f"{base.partition(':')[0]}://..."
+        raise ConfigError("bus_url", shown, str(error)) from None
+    return RedisTransport(plain, namespace, str(database))
