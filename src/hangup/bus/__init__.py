@@ -16,6 +16,7 @@ goes on under its own deadline.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 from importlib import import_module
@@ -82,6 +83,8 @@ def install() -> None:
     registry.add_observer(live)
     remote.plug(member)
     member.start()
+    # A process that ends with its run has still to acknowledge the stop.
+    atexit.register(member.farewell)
     if not _Installed.forks and hasattr(os, "register_at_fork"):
         _Installed.forks = True
         os.register_at_fork(after_in_child=_after_fork)
@@ -95,6 +98,7 @@ def uninstall() -> None:
     if live is not None:
         registry.remove_observer(live)
     if member is not None:
+        atexit.unregister(member.farewell)
         member.stop()
 
 

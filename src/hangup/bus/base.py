@@ -25,14 +25,12 @@ class Claim(NamedTuple):
     Attributes:
         key: The key, as :func:`hangup.bus.messages.key_name` spells it.
         run_id: Whose; a run is not superseded by one with the same id.
-        age: For how long it has held it, in seconds.
-        rank: Its place among the holders, once the bus has given it one; before: 0.
+        rank: When it began to, on the clock of the bus in microseconds.
     """
 
     key: str
     run_id: str
-    age: float
-    rank: int = 0
+    rank: int
 
 
 class Holder(NamedTuple):
@@ -85,6 +83,9 @@ class Transport(Protocol):
 
     def markers(self, run_ids: Sequence[str]) -> list[str | None]:
         """Return what is posted for each of these runs."""
+
+    def now(self) -> int:
+        """Return the clock of the bus, in microseconds."""
 
     def claim(self, claims: Sequence[Claim]) -> list[Holder]:
         """Let the newest holder of each key be known; publish those that are new.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -71,8 +72,8 @@ class _Held:
 
     def __init__(self, run: Run) -> None:
         self.run = weakref.ref(run)
-        self.opened_at = run.started_at
-        self.rank = 0  # until the bus has given it one
+        self.opened_at = time.monotonic()
+        self.rank = 0  # until the bus knows of it
         self.newest = 0  # the highest that another run was heard to have
 
 
@@ -102,6 +103,8 @@ class Live(registry.RunObserver):
         self._held: dict[str, _Held] = {}
         self._unclaimed: set[str] = set()
         self._unread: set[str] = set()
+        # Nobody listens in a child process until it has a run.
+        self._asleep = True
         for run in registry.live_runs():
             self.started(run)
 
@@ -113,6 +116,7 @@ class Live(registry.RunObserver):
         with self._lock:
             if run.parent is None:
                 self._index(run)
+                changed, self._asleep = self._asleep, False
                 if run.joined:
                     # It may have been stopped while it was on its way here.
                     self._unread.add(run.id)
@@ -184,10 +188,16 @@ class Live(registry.RunObserver):
             unread, self._unread = self._unread, set()
         return list(unread)
 
-    def take_claims(self, *, all_of_them: bool = False) -> list[Claim]:
+    def take_claims(
+        self, rank_of: Callable[[float], int], *, all_of_them: bool = False
+    ) -> list[Claim]:
         """Return, once, the keys that the bus has not heard of; or all that are held.
 
         Forgets those whose run was garbage collected.
+
+        Args:
+            rank_of: Puts an instant of ``time.monotonic`` on the clock of the bus.
+            all_of_them: Also those that it has heard of.
         """
         claims = []
         with self._lock:
@@ -199,8 +209,8 @@ class Live(registry.RunObserver):
                 if run is None:
                     self._drop(key)
                     continue
-                age = run.clock.monotonic() - held.opened_at
-                claims.append(Claim(key, run.id, age, held.rank))
+                rank = held.rank or rank_of(held.opened_at)
+                claims.append(Claim(key, run.id, rank))
         return claims
 
     # What the bus says

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextvars
 import json
 import logging
+import math
 import os
 import random
 import socket
@@ -27,6 +28,8 @@ from hangup.core.guard import fault, guarded
 from hangup.core.remote import Verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hangup.bus.base import Claim, Subscription, Transport
     from hangup.bus.live import Live
     from hangup.bus.messages import Listing, Marker, Stop
@@ -42,7 +45,10 @@ FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 1.0
 """Seconds between two attempts to reach a bus that is down, at most."""
 _TURN: Final = 1.0  # seconds the listener waits before it looks whether it is to end
+_FAREWELL: Final = 1.0  # seconds
 _AFTER_YOU: Final = 0.002  # seconds
+_TRUSTED: Final = 300.0  # seconds after which two clocks may have drifted apart
+_TIMES: Final = 4
 _AT_A_TIME: Final = 500
 _MOST_LISTED: Final = 5_000
 _MOST_WAITING: Final = 1_000
@@ -64,6 +70,49 @@ class Pause:
         return now * random.uniform(0.5, 1.0)  # noqa: S311  no secret
 
 
+class Clock:
+    """Puts instants of this process on the clock of the bus.
+
+    The nearer the question and its answer are to each other, the better it is known,
+    and the best of several is kept: what delays a claim does not make its run younger.
+
+    Args:
+        transport: Whose clock it is.
+        here: The clock of this process, in seconds.
+    """
+
+    def __init__(
+        self, transport: Transport, here: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._transport = transport
+        self._here = here
+        self.forget()
+
+    def forget(self) -> None:
+        """Ask again: it may be another clock."""
+        self._width = math.inf
+        self._offset = 0
+        self._asked_at = 0.0
+
+    def ask(self) -> None:
+        """Learn what there is to learn."""
+        now = self._here()
+        if now - self._asked_at > _TRUSTED:
+            self.forget()
+        for _ in range(_TIMES):
+            before = self._here()
+            there = self._transport.now()
+            after = self._here()
+            if after - before < self._width:
+                self._width = after - before
+                self._offset = there - round((before + after) / 2 * 1_000_000)
+                self._asked_at = after
+
+    def at(self, instant: float) -> int:
+        """Return an instant of ``time.monotonic`` in microseconds there."""
+        return self._offset + round(instant * 1_000_000)
+
+
 class Member:
     """Connects the live runs of this process to a bus. Thread-safe.
 
@@ -79,6 +128,7 @@ class Member:
         self._transport = transport
         self._live = live
         self._reconcile = reconcile
+        self._clock = Clock(transport)
         self._host = socket.gethostname()
         live.on_change = self._changed
         self._begin_anew()
@@ -94,7 +144,9 @@ class Member:
         self._listings: deque[Listing] = deque(maxlen=_MOST_WAITING)
         self._listening: bool | None = None
         self._speaking = True
+        self._answering = False
         self._due = 0.0
+        self._clock.forget()
 
     # The process
 
@@ -123,6 +175,14 @@ class Member:
                     contextvars.Context().run(thread.start)
                 except RuntimeError:  # the interpreter is going down
                     return
+
+    def farewell(self) -> None:
+        """Say what is still to be said: the process ends. Blocks a second at most."""
+        until = time.monotonic() + _FAREWELL
+        while (self._obeyed or self._answering) and time.monotonic() < until:
+            if not (self._listening and self._speaking):
+                return
+            time.sleep(_AFTER_YOU)
 
     def stop(self) -> None:
         """End the threads, which takes them a second or two; does not wait."""
@@ -232,7 +292,8 @@ class Member:
                 self._turn()
             except Exception as error:  # noqa: BLE001  it never ends by a fault
                 _loud(error)
-                self._speaking = False
+                self._speaking = self._answering = False
+                self._clock.forget()
                 self._due = time.monotonic() + pause.length()
                 ended.wait(self._due - time.monotonic())
                 self._due = 0.0  # everything again: what was under way is lost
@@ -244,20 +305,23 @@ class Member:
     def _turn(self) -> None:
         """Say all there is to say."""
         while self._obeyed:
+            self._answering = True
             reply, run = self._obeyed.popleft()
             acknowledgement = self._acknowledge(run)
             if acknowledgement is not None:
                 self._transport.answer(reply, [acknowledgement])
+        self._answering = False
         while self._listings:
             self._list(self._listings.popleft())
         if time.monotonic() >= self._due:
-            self._claim(self._live.take_claims(all_of_them=True))
+            self._clock.ask()
+            self._claim(self._live.take_claims(self._clock.at, all_of_them=True))
             self._live.take_unread()
             self._read([run.id for run in self._live.roots()])
             wait = self._reconcile * random.uniform(0.5, 1.5)  # noqa: S311  no secret
             self._due = time.monotonic() + wait
             return
-        self._claim(self._live.take_claims())
+        self._claim(self._live.take_claims(self._clock.at))
         self._read(self._live.take_unread())
 
     def _claim(self, claims: list[Claim]) -> None:

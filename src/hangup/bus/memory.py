@@ -121,6 +121,11 @@ class MemoryTransport:
             self._memory.check()
             return [self._memory.markers.get(run_id) for run_id in run_ids]
 
+    def now(self) -> int:
+        """Return the clock of the bus."""
+        self._memory.check()
+        return int(time.monotonic() * _MICRO)
+
     def claim(self, claims: Sequence[Claim]) -> list[Holder]:
         """Settle who is the newest."""
         with self._memory.changed:
@@ -128,9 +133,8 @@ class MemoryTransport:
             return list(self._settle(claims))
 
     def _settle(self, claims: Sequence[Claim]) -> Iterator[Holder]:
-        now = int(time.monotonic() * _MICRO)
         for claim in claims:
-            rank = claim.rank or now - int(claim.age * _MICRO)
+            rank = claim.rank
             held = self._memory.holders.get(claim.key)
             if held is None or (held.run_id != claim.run_id and held.rank < rank):
                 held = self._memory.holders[claim.key] = Holder(rank, claim.run_id)

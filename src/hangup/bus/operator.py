@@ -79,7 +79,6 @@ def kill(
     began = time.monotonic()
     result = Kill()
     while True:
-        over = began + (patience if result.posted else min(patience, _AGAIN))
         try:
             transport.stop(run_id, marker, reply)
             result.posted, result.fault = True, None
@@ -88,7 +87,8 @@ def kill(
                 return result
         except BusDown as error:
             result.fault = str(error)
-            time.sleep(max(0.0, min(_PAUSE, over - time.monotonic())))
+            time.sleep(_PAUSE)
+        over = began + (patience if result.posted else min(patience, _AGAIN))
         if time.monotonic() >= over:
             return result
 

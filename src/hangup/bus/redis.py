@@ -45,19 +45,16 @@ return redis.call(ARGV[3], KEYS[2], 'stop ' .. ARGV[4] .. ' ' .. posted)
 """
 
 _CLAIM: Final = """
-local time, holders = redis.call('TIME'), {}
-local now = time[1] * 1000000 + time[2]
+local holders = {}
 for i = 2, #KEYS do
-  local at = 3 * i - 3
-  local run, rank = ARGV[at], tonumber(ARGV[at + 2])
-  if rank == 0 then rank = now - tonumber(ARGV[at + 1]) end
+  local run, rank = ARGV[2 * i - 1], ARGV[2 * i]
   local held = redis.call('GET', KEYS[i])
   local held_rank, held_run
   if held then held_rank, held_run = string.match(held, '^(%d+) (.*)$') end
-  if held_run == run or (held_rank and tonumber(held_rank) >= rank) then
+  if held_run == run or (held_rank and tonumber(held_rank) >= tonumber(rank)) then
     redis.call('EXPIRE', KEYS[i], ARGV[1])
   else
-    held = string.format('%.0f', rank) .. ' ' .. run
+    held = rank .. ' ' .. run
     redis.call('SET', KEYS[i], held, 'EX', ARGV[1])
     local key = string.match(KEYS[i], '[^:]*$')
     redis.call(ARGV[2], KEYS[1], 'held ' .. key .. ' ' .. held)
@@ -281,13 +278,19 @@ class RedisTransport:
             found: Any = client.mget([self._marker(run_id) for run_id in run_ids])
             return list(found)
 
+    def now(self) -> int:
+        """Return the clock of the bus."""
+        with self._asking() as client:
+            untyped: Any = client
+            seconds, micro = untyped.time()
+            return int(seconds) * 1_000_000 + int(micro)
+
     def claim(self, claims: Sequence[Claim]) -> list[Holder]:
         """Settle who is the newest."""
         keys = [f"{self._prefix}:held:{claim.key}" for claim in claims]
         words: list[str] = [str(HELD_TTL), self._publish]
         for claim in claims:
-            age = max(0, round(claim.age * 1_000_000))
-            words += (claim.run_id, str(age), str(claim.rank))
+            words += (claim.run_id, str(claim.rank))
         with self._asking() as client:
             words[1] = self._publish  # known once connected
             held: Any = client.eval(_CLAIM, len(keys) + 1, self._channel, *keys, *words)
