@@ -11,25 +11,23 @@ from __future__ import annotations
 import contextvars
 import json
 import logging
-import math
 import os
 import random
 import socket
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from hangup.bus import messages
 from hangup.bus.base import BusDown, Holder
 from hangup.bus.live import row_of
+from hangup.bus.timing import Clock, Pause
 from hangup.core.cause import Cause
 from hangup.core.guard import fault, guarded
 from hangup.core.remote import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hangup.bus.base import Claim, Subscription, Transport
     from hangup.bus.live import Live
     from hangup.bus.messages import Listing, Marker, Stop
@@ -41,76 +39,13 @@ _logger = logging.getLogger("hangup")
 
 RECONCILE: Final = 30.0
 """Seconds between two times that everything is re-read, give or take a half."""
-FIRST_PAUSE: Final = 0.05
-LONGEST_PAUSE: Final = 1.0
-"""Seconds between two attempts to reach a bus that is down, at most."""
 _TURN: Final = 1.0  # seconds the listener waits before it looks whether it is to end
 _FAREWELL: Final = 1.0  # seconds
 _AFTER_YOU: Final = 0.002  # seconds
-_TRUSTED: Final = 300.0  # seconds after which two clocks may have drifted apart
-_TIMES: Final = 4
 _AT_A_TIME: Final = 500
 _MOST_LISTED: Final = 5_000
 _MOST_WAITING: Final = 1_000
-
-
-class Pause:
-    """How long to wait before the next attempt: longer each time, never the same."""
-
-    def __init__(self) -> None:
-        self._next = FIRST_PAUSE
-
-    def reset(self) -> None:
-        """Begin again: it worked."""
-        self._next = FIRST_PAUSE
-
-    def length(self) -> float:
-        """Return seconds, of which half are by chance."""
-        now, self._next = self._next, min(2 * self._next, LONGEST_PAUSE)
-        return now * random.uniform(0.5, 1.0)  # noqa: S311  no secret
-
-
-class Clock:
-    """Puts instants of this process on the clock of the bus.
-
-    The nearer the question and its answer are to each other, the better it is known,
-    and the best of several is kept: what delays a claim does not make its run younger.
-
-    Args:
-        transport: Whose clock it is.
-        here: The clock of this process, in seconds.
-    """
-
-    def __init__(
-        self, transport: Transport, here: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._transport = transport
-        self._here = here
-        self.forget()
-
-    def forget(self) -> None:
-        """Ask again: it may be another clock."""
-        self._width = math.inf
-        self._offset = 0
-        self._asked_at = 0.0
-
-    def ask(self) -> None:
-        """Learn what there is to learn."""
-        now = self._here()
-        if now - self._asked_at > _TRUSTED:
-            self.forget()
-        for _ in range(_TIMES):
-            before = self._here()
-            there = self._transport.now()
-            after = self._here()
-            if after - before < self._width:
-                self._width = after - before
-                self._offset = there - round((before + after) / 2 * 1_000_000)
-                self._asked_at = after
-
-    def at(self, instant: float) -> int:
-        """Return an instant of ``time.monotonic`` in microseconds there."""
-        return self._offset + round(instant * 1_000_000)
+_MOST_PARTS: Final = 4
 
 
 class Member:
@@ -141,10 +76,14 @@ class Member:
         self._started = False
         # Bounded: who asked asks again, and who was not answered knows it.
         self._obeyed: deque[tuple[str, Run]] = deque(maxlen=_MOST_WAITING)
+        self._asked_again: deque[tuple[str, str]] = deque(maxlen=_MOST_WAITING)
+        # What stopped runs were acknowledged with: they may be gone when somebody asks,
+        # and an acknowledgement may be lost with the bus.
+        self._acknowledged: OrderedDict[str, list[str]] = OrderedDict()
         self._listings: deque[Listing] = deque(maxlen=_MOST_WAITING)
         self._listening: bool | None = None
         self._speaking = True
-        self._answering = False
+        self._obeying = self._answering = False
         self._due = 0.0
         self._clock.forget()
 
@@ -179,8 +118,8 @@ class Member:
     def farewell(self) -> None:
         """Say what is still to be said: the process ends. Blocks a second at most."""
         until = time.monotonic() + _FAREWELL
-        while (self._obeyed or self._answering) and time.monotonic() < until:
-            if not (self._listening and self._speaking):
+        while self._listening and self._speaking and time.monotonic() < until:
+            if not (self._obeying or self._obeyed or self._answering):
                 return
             time.sleep(_AFTER_YOU)
 
@@ -254,11 +193,23 @@ class Member:
             self._wake.set()
 
     def _stop_run(self, stop: Stop) -> None:
-        for run in self._live.holding(stop.marker.run_id):
-            _obey(run, stop.marker)
-            # Written by the speaker: here every step delays the loop that is to stop.
-            self._obeyed.append((stop.reply, run))
+        run_id = stop.marker.run_id
+        runs = self._live.holding(run_id)
+        self._obey(runs, stop.marker, stop.reply)
+        if not runs and run_id in self._acknowledged:
+            self._asked_again.append((stop.reply, run_id))
             self._wake.set()
+
+    def _obey(self, runs: list[Run], marker: Marker, reply: str) -> None:
+        """Stop runs as an operator said. Acts in every mode; idempotent."""
+        self._obeying = True
+        for run in runs:
+            if marker.cause is not Cause.SUPERSEDED or run.mode.refuses:
+                guarded(run.cancel, marker.cause, marker.detail)
+            # Written by the speaker: here every step delays the loop that is to stop.
+            self._obeyed.append((reply, run))
+            self._wake.set()
+        self._obeying = False
 
     def _acknowledge(self, run: Run) -> str | None:
         """Return what the holder of a run answers; None where it has delivered it."""
@@ -304,12 +255,16 @@ class Member:
 
     def _turn(self) -> None:
         """Say all there is to say."""
+        self._answering = True
         while self._obeyed:
-            self._answering = True
             reply, run = self._obeyed.popleft()
-            acknowledgement = self._acknowledge(run)
-            if acknowledgement is not None:
-                self._transport.answer(reply, [acknowledgement])
+            text = self._acknowledge(run)
+            if text is not None:
+                self._remember(run.id, text)
+                self._answer(reply, [text])
+        while self._asked_again:
+            reply, run_id = self._asked_again.popleft()
+            self._answer(reply, self._acknowledged.get(run_id, []))
         self._answering = False
         while self._listings:
             self._list(self._listings.popleft())
@@ -333,8 +288,21 @@ class Member:
             for text in self._transport.markers(some):
                 marker = messages.read_marker(text)
                 if marker is not None:
-                    for run in self._live.holding(marker.run_id):
-                        _obey(run, marker)
+                    # Nobody waits where this is answered; who asks again is told.
+                    self._obey(self._live.holding(marker.run_id), marker, "")
+
+    def _answer(self, reply: str, texts: list[str]) -> None:
+        if reply and texts:
+            self._transport.answer(reply, texts)
+
+    def _remember(self, run_id: str, text: str) -> None:
+        texts = self._acknowledged.setdefault(run_id, [])
+        if text not in texts:
+            texts.append(text)
+        del texts[:-_MOST_PARTS]
+        self._acknowledged.move_to_end(run_id)
+        while len(self._acknowledged) > _MOST_WAITING:
+            self._acknowledged.popitem(last=False)
 
     def _list(self, listing: Listing) -> None:
         runs = self._live.roots(listing.prefix)
@@ -362,12 +330,6 @@ class Member:
         except BusDown:
             return None
         return None if marker is None else Verdict(marker.cause, marker.detail)
-
-
-def _obey(run: Run, marker: Marker) -> None:
-    """Stop a run as an operator said. Acts in every mode; idempotent."""
-    if marker.cause is not Cause.SUPERSEDED or run.mode.refuses:
-        guarded(run.cancel, marker.cause, marker.detail)
 
 
 def _in_pieces(things: list[T]) -> list[list[T]]:

@@ -13,10 +13,10 @@ from support.telemetry import Telemetry, instrumented
 
 import hangup
 from hangup import bus
-from hangup.bus import connect, member, messages
+from hangup.bus import connect, member, messages, timing
 from hangup.bus.base import Claim
 from hangup.bus.live import Live
-from hangup.bus.member import Member, Pause
+from hangup.bus.member import Member
 from hangup.bus.memory import Memory, MemoryTransport
 from hangup.bus.messages import key_name, write_marker
 from hangup.core import registry, remote
@@ -298,7 +298,7 @@ def test_the_clock_of_the_bus_is_known_by_the_quickest_answer(
 
     transport = MemoryTransport(Memory())
     monkeypatch.setattr(transport, "now", now)
-    clock = member.Clock(transport, lambda: here)
+    clock = timing.Clock(transport, lambda: here)
     clock.ask()
     assert clock.at(500.0) / 1_000_000 == pytest.approx(7_500, abs=0.001)
     clock.ask()
@@ -323,15 +323,46 @@ async def test_a_process_that_ends_with_its_run_acknowledges_first(
     assert len(joined.replies["r"]) == 1
 
 
+@in_loop
+async def test_a_stop_that_was_found_later_is_acknowledged_to_who_asks_again(
+    url: str, joined: Memory
+) -> None:
+    """The run is gone by then, and the operator is to learn that it was stopped."""
+    post(joined, ID)
+    scope = hangup.run(token=ID, joined=True)
+    assert await ended_by(scope, lambda _run: None) == "killed"
+    transport = connect(url)
+    for reply in ("first", "second"):
+        await eventually(lambda: ID in a_member()._acknowledged)
+        transport.stop(ID, "", reply)
+        answer = await asyncio.to_thread(transport.next_answer, reply, PATIENCE)
+        assert answer is not None
+        assert json.loads(answer)["run"] == ID
+    transport.stop("cd" * 16, write_marker("cd" * 16, Cause.KILLED, ""), "third")
+    transport.publish(messages.write_listing("after", ""))
+    assert await asyncio.to_thread(transport.next_answer, "after", PATIENCE)
+    assert not joined.replies["third"], "that one was never here"
+
+
+def test_what_is_remembered_is_bounded(joined: Memory) -> None:
+    mine = a_member()
+    for number in range(3_000):
+        mine._remember(f"{number:032x}", "text")
+    for number in range(10):
+        mine._remember(ID, str(number))
+    assert len(mine._acknowledged) <= 1_000
+    assert mine._acknowledged[ID] == ["6", "7", "8", "9"]
+
+
 def test_pauses_grow_to_a_second_and_are_never_the_same() -> None:
-    pause = Pause()
+    pause = timing.Pause()
     lengths = [pause.length() for _ in range(40)]
-    assert lengths[0] <= member.FIRST_PAUSE
-    assert max(lengths) <= member.LONGEST_PAUSE
-    assert min(lengths[10:]) >= member.LONGEST_PAUSE / 2
+    assert lengths[0] <= timing.FIRST_PAUSE
+    assert max(lengths) <= timing.LONGEST_PAUSE
+    assert min(lengths[10:]) >= timing.LONGEST_PAUSE / 2
     assert len(set(lengths)) == len(lengths)
     pause.reset()
-    assert pause.length() <= member.FIRST_PAUSE
+    assert pause.length() <= timing.FIRST_PAUSE
 
 
 def test_leaving_ends_both_threads(joined: Memory) -> None:
