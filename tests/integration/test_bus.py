@@ -293,12 +293,14 @@ def test_a_cluster_carries_it_all_sharded() -> None:
             done = command(urls[2], "kill", newer[:12])
             assert (done.returncode, done.stderr) == (0, "")
             assert two.hears()["cause"] == "killed"
-            # The node of the URL dies, and the one that carries the bus comes back.
+            # The node that carries the bus dies, and comes back.
             run_id = opened(one)
             carrier = cluster.nodes[[len(found) for found in subscribed].index(1)]
             carrier.dies()
             up(one, 0)
             carrier.comes_back()
+            for node in cluster.nodes:
+                eventually(node.in_cluster)
             up(one, 1)
             with speaking(urls[0]) as transport:
                 assert kill(transport, run_id, patience=20).by_opener
