@@ -184,6 +184,26 @@ def test_a_newer_run_in_another_process_supersedes(
         assert owner.hears()["cause"] == "killed"
 
 
+def test_f7_supersede_really_stops_the_old_run(
+    site: Site, workers: tuple[Owner, Owner]
+) -> None:
+    """10 quick messages on one thread, over two workers: the newest is left."""
+    for number in range(10):
+        words = {"budget": 60, "name": str(number), "supersede_key": "acme:thread"}
+        workers[number % 2].tell(open=words)
+        time.sleep(0.1)
+    told = [owner.hears() for owner in workers for _ in range(9)]
+    told.append(workers[0].hears())  # the last of its five; the other keeps one
+    ended = [one for one in told if "ended" in one]
+    assert [one["cause"] for one in ended] == ["superseded"] * 9
+    with speaking(site.url) as transport:
+        alive = {row["id"]: row["name"] for row in survey(transport).runs}
+        (newest,) = {one["opened"] for one in told if "opened" in one} & set(alive)
+        assert alive[newest] == "9"
+        assert kill(transport, newest, patience=20).by_opener
+    assert workers[1].hears()["cause"] == "killed"
+
+
 def test_a_bus_that_is_down_changes_nothing_for_the_work(
     site: Site, workers: tuple[Owner, Owner]
 ) -> None:
