@@ -109,8 +109,8 @@ INFO: Final = Metric(names.INFO, Kind.GAUGE, (names.VERSION, names.MODE, names.P
 BRAKE_TRIPPED: Final = Metric(names.BRAKE_TRIPPED, Kind.COUNTER)
 BUS_UP: Final = Metric(names.BUS_UP, Kind.GAUGE)
 POLICY_ERRORS: Final = Metric(names.POLICY_ERRORS, Kind.COUNTER)
-TO_COME: Final = (BUS_UP,)
-"""Metrics that nothing emits yet."""
+WITH_A_BUS: Final = (BUS_UP,)
+"""Metrics that are absent without a bus."""
 
 ALL: Final = tuple(one for one in list(globals().values()) if isinstance(one, Metric))
 """Every metric above."""

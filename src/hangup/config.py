@@ -7,17 +7,16 @@ never on the span path.
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from hangup import readers
 from hangup.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 ENV_PREFIX = "HANGUP_"
 
@@ -55,19 +54,6 @@ class OnDisconnect(StrEnum):
     """The client has some seconds to come back; see ``Run.reattach``."""
     FINISH = "finish"
     """It is recorded, and the run goes on to its end."""
-
-
-def _words(name: str, text: object) -> tuple[str, ...]:
-    parts = text.split(",") if isinstance(text, str) else list(_iterable(name, text))
-    return tuple(part.strip() for part in parts if part.strip())
-
-
-def _iterable(name: str, value: object) -> list[str]:
-    if isinstance(value, (list, tuple, set, frozenset)) and all(
-        isinstance(part, str) for part in value
-    ):
-        return list(value)
-    raise ConfigError(name, value, "give a comma-separated text or a list of texts")
 
 
 def _mode(name: str, value: object) -> Mode:
@@ -112,36 +98,7 @@ def read_seconds(name: str, value: object) -> float | None:
     Raises:
         ConfigError: It is negative, NaN, or not a number.
     """
-    return None if value is None else _seconds(name, value)
-
-
-def _seconds(name: str, value: object) -> float:
-    remedy = "give seconds as a number that is zero or more"
-    try:
-        seconds = float(value)  # type: ignore[arg-type]  # the failure is the answer
-    except (TypeError, ValueError):
-        raise ConfigError(name, value, remedy) from None
-    if math.isnan(seconds) or seconds < 0:
-        raise ConfigError(name, value, remedy)
-    return seconds
-
-
-def _needs(name: str, value: object) -> dict[str, float]:
-    """Read ``inference=2,tool=0.5,gpt-4o=3``: seconds per call kind or model."""
-    remedy = "write KIND_OR_MODEL=SECONDS, comma-separated, each name once"
-    if isinstance(value, Mapping):
-        pairs = list(value.items())
-    else:
-        words = [word.partition("=") for word in _words(name, value)]
-        if not all(separator for _, separator, _ in words):
-            raise ConfigError(name, value, remedy)
-        pairs = [(key.strip(), seconds.strip()) for key, _, seconds in words]
-    needs: dict[str, float] = {}
-    for key, seconds in pairs:
-        if not isinstance(key, str) or not key or key in needs:
-            raise ConfigError(name, value, remedy)
-        needs[key] = _seconds(name, seconds)
-    return needs
+    return None if value is None else readers.seconds(name, value)
 
 
 # ruff: noqa: RUF009  the table below is made of calls of this one
@@ -150,49 +107,6 @@ def _setting(default: object, read: Callable[[str, object], object], doc: str) -
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)
     return field(default=default, metadata=metadata)
-
-
-def _text(_name: str, value: object) -> str:
-    return str(value).strip()
-
-
-def _path(name: str, value: object) -> str:
-    if isinstance(value, (str, os.PathLike)):
-        path = os.fspath(value)
-        if isinstance(path, str) and path.strip():
-            return path
-    raise ConfigError(name, value, "give the path of a file")
-
-
-def _percent(name: str, value: object) -> float:
-    seconds = _seconds(name, str(value).strip().removesuffix("%"))
-    if seconds > 100:  # noqa: PLR2004  percent
-        raise ConfigError(name, value, "give a percentage, 0 to 100")
-    return seconds
-
-
-def _tenant_from(name: str, value: object) -> str:
-    kind, colon, key = str(value).strip().partition(":")
-    key = key.strip()
-    if colon and kind in ("header", "baggage") and key:
-        return f"{kind}:{key.lower() if kind == 'header' else key}"
-    raise ConfigError(name, value, "write header:NAME or baggage:NAME")
-
-
-FRAMEWORKS = ("starlette", "fastapi", "litestar", "django", "quart")
-"""Web frameworks that can be served without a line of code."""
-
-
-def _frameworks(name: str, value: object) -> tuple[str, ...]:
-    words = tuple(word.lower() for word in _words(name, value))
-    if words == ("none",) or not words:
-        return ()
-    if words == ("all",):
-        return FRAMEWORKS
-    if set(words) <= set(FRAMEWORKS):
-        return words
-    known = ", ".join(FRAMEWORKS)
-    raise ConfigError(name, value, f"choose some of {known}, or write all or none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +132,7 @@ class Settings:
     )
     budget_header: str = _setting(
         "x-hangup-budget",
-        _text,
+        readers.text,
         "Request header with a budget in seconds; it may only tighten.",
     )
     on_disconnect: OnDisconnect = _setting(
@@ -229,73 +143,80 @@ class Settings:
     )
     grace: float = _setting(
         30.0,
-        _seconds,
+        readers.seconds,
         "How long in seconds a run whose client left waits for run.reattach(), where "
         "on_disconnect is grace.",
     )
     settle: float = _setting(
         5.0,
-        _seconds,
+        readers.seconds,
         "How long in seconds an abandoned run waits for its tasks to stop before it "
         "reports those that did not.",
     )
     refuse_for: float = _setting(
         120.0,
-        _seconds,
+        readers.seconds,
         "How long in seconds a closed, abandoned run goes on refusing the calls of its "
         "leftovers.",
     )
     hold: float = _setting(
         30.0,
-        _seconds,
+        readers.seconds,
         "How long in seconds a run continued from another process waits, after its "
         "answer, to hear whether that answer reached anybody.",
     )
     needs: Mapping[str, float] = _setting(
         {},
-        _needs,
+        readers.needs,
         "Least time in seconds worth starting a call with, per call kind (inference, "
         "embeddings, retrieval, tool, agent) or model, whose own goes first: "
         "inference=2,tool=0.5,gpt-4o=3. With less left the call is refused.",
     )
     prices: str | None = _setting(
         None,
-        _path,
+        readers.path,
         "TOML file with prices of your own for models and tools. They go before list "
         "prices, and after what a provider reports itself.",
     )
     irreversible: tuple[str, ...] = _setting(
         (),
-        _words,
+        readers.words,
         "Names of tools that are never refused, because they must finish once the "
         "agent decided on them.",
     )
     propagate_to: tuple[str, ...] = _setting(
         (),
-        _words,
+        readers.words,
         "Host names (or .suffixes) beside loopback, private and cluster ones that may "
         "receive the deadline and the token.",
     )
     stops_on_close: tuple[str, ...] = _setting(
         (),
-        _words,
+        readers.words,
         "Hosts of model providers that stop generating, and billing, when a stream is "
         "closed. Only there is the rest of a cut stream claimed as avoided; everywhere "
         "else its outcome is counted as unknown.",
     )
+    bus_url: str | None = _setting(
+        None,
+        readers.bus_url,
+        "URL of the Redis or Valkey that carries kill, supersede and the list of live "
+        "runs between processes: redis://host:6379/0, rediss:, valkey: or unix:, also "
+        "any node of a cluster; ?namespace=NAME keeps several apart. Unset: no bus.",
+    )
     tenants: tuple[str, ...] = _setting(
-        (), _words, "Tenants that get a label of their own; the rest is 'other'."
+        (), readers.words, "Tenants that get a label of their own; the rest is 'other'."
     )
     tenant_from: str | None = _setting(
         None,
-        _tenant_from,
+        readers.tenant_from,
         "Where a server finds whom a request is for: header:x-tenant, or the entry "
         "baggage:tenant. Trust it as far as whoever sets it. Code that names one goes "
         "first.",
     )
     frameworks: tuple[str, ...] | None = _setting(
         None,
-        _frameworks,
+        readers.frameworks,
         "Web frameworks whose applications get a run a request without a line of code: "
         "starlette (and with it fastapi), litestar, django, quart; all or none. Unset: "
         "all under opentelemetry-instrument, none where code calls "
@@ -303,27 +224,27 @@ class Settings:
     )
     policy_file: str | None = _setting(
         None,
-        _path,
+        readers.path,
         "YAML (or JSON) file of rules by route, run name and tenant: mode, share, "
         "budget, on_disconnect, grace. Read again within 5 s of a change.",
     )
     brake_share: float = _setting(
         20.0,
-        _percent,
+        readers.percent,
         "The brake: with more than so many percent of the enforced runs stopped while "
         "their caller was still connected, this process only observes; 100 is never.",
     )
     brake_runs: float = _setting(
         50.0,
-        _seconds,
+        readers.seconds,
         "Below so many enforced runs in the window the brake does not trip.",
     )
     brake_window: float = _setting(
-        300.0, _seconds, "Over how many seconds the brake counts."
+        300.0, readers.seconds, "Over how many seconds the brake counts."
     )
     workers_dir: str | None = _setting(
         None,
-        _path,
+        readers.path,
         "Directory that the worker processes of one application share for the metrics "
         "exporter hangup_workers; unset is one for this user and port in the "
         "temporary directory.",

@@ -35,6 +35,7 @@ GIVEN = {
     "brake_runs": ("10", "10"),
     "brake_window": ("60", "60"),
     "workers_dir": ("/run/app", "/run/app"),
+    "bus_url": ("redis://bus", "redis://bus"),
 }
 
 

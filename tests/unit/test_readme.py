@@ -75,7 +75,6 @@ def attributes_table() -> str:
             "EVENT_ABANDONED": "span event",
             "EVENT_CLOSED": "log event",
             "JOINED": "log event",
-            "BUS_UP": "",
         }.get(name, where)
         if where:
             also = ", spans" if name in _ON_SPANS_TOO else ""

@@ -1,4 +1,4 @@
-"""``hangup`` on the command line: ``demo``, ``doctor``, ``policy check``.
+"""``hangup`` on the command line: see ``hangup --help``.
 
 The command line needs the extra ``hangup[demo]``; the library does not need the
 command line.

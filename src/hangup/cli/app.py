@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hangup.cli import dashboards, demo, doctor, policy
+from hangup.cli import bus, dashboards, demo, doctor, policy
 
 app = typer.Typer(
     name="hangup",
@@ -20,6 +20,8 @@ app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.add_typer(policy.app, name="policy")
 app.add_typer(dashboards.app, name="dashboards")
+app.command("ps")(bus.ps)
+app.command("kill")(bus.kill)
 
 
 def _show_version(asked: bool) -> None:  # noqa: FBT001  typer's callback shape

@@ -17,11 +17,12 @@ from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-de
 
 from hangup import config
 from hangup.config import Mode
-from hangup.core import quiet, registry, rollout, sleeps
+from hangup.core import quiet, registry, remote, rollout, sleeps
 from hangup.core.current import set_bridge
 from hangup.core.guard import guarded
 from hangup.errors import ConfigError
 from hangup.otel import exchanges, forks, names, propagator, settlement
+from hangup.otel.abroad import tokens_so_far
 from hangup.otel.accounts import Accounts
 from hangup.otel.context import OtelBridge
 from hangup.otel.guard import Guard
@@ -49,6 +50,7 @@ _ADAPTERS = (
     "hangup.servers.auto",
     "hangup.servers.mcp",
     "hangup.servers.a2a",
+    "hangup.bus",
 )
 
 _LAST_PATIENCE = 5.0
@@ -174,6 +176,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         registry.add_observer(sleeps.observer())
         propagator.install(on_lost=instruments.baggage_lost.add)
         quiet.install()
+        remote.count_tokens_with(tokens_so_far)
         for adapter in _ADAPTERS:
             guarded(importlib.import_module(adapter).install)
         atexit.register(self._at_exit)
@@ -205,6 +208,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
             guarded(importlib.import_module(adapter).uninstall)
         exchanges.watch(None)
         propagator.uninstall()
+        remote.count_tokens_with(None)
         quiet.uninstall()
         atexit.unregister(self._at_exit)
         registry.remove_observer(sleeps.observer())

@@ -17,6 +17,7 @@ from hangup.core.absence import stopping_since
 from hangup.core.cause import Cause
 from hangup.core.policy import Decision
 from hangup.otel import calls, names
+from hangup.otel.abroad import observe_bus
 from hangup.otel.avoidance import Avoidance
 from hangup.otel.labels import FewValues, Room
 from hangup.otel.later import PATIENCE, Later, LaterMeter
@@ -113,6 +114,9 @@ class Instruments:
             callbacks=[self._observe_active],
             unit="{run}",
             description="Runs now, by state",
+        )
+        meter.create_observable_gauge(
+            names.BUS_UP, callbacks=[observe_bus], description="Is the bus reached"
         )
         meter.create_observable_counter(
             names.METERED_TOKENS,

@@ -65,6 +65,8 @@ ACTIVE: Final = "hangup.run.active"
 """``{run}``: runs now, by state."""
 OLDEST: Final = "hangup.run.stopping.oldest"
 """``s``: for how long the oldest abandoned run has been stopping; 0 without one."""
+BUS_UP: Final = "hangup.bus.up"
+"""1 while the bus is reached, 0 while it is not; absent without a bus."""
 INFO: Final = "hangup.info"
 """Always 1; its labels say which version runs in which mode, by which policy."""
 
@@ -182,8 +184,3 @@ SERIES_PER_TENANT: Final = 4
 
 OTHER: Final = "other"
 NONE: Final = "none"
-
-# An alert reads it already, and nothing emits it yet: silent, as without a bus.
-
-BUS_UP: Final = "hangup.bus.up"
-"""Gauge: 1 while the process hears the bus, else 0; absent without one."""

@@ -17,8 +17,9 @@ import functools
 from typing import TYPE_CHECKING, Any, Final
 
 from hangup import config
-from hangup.config import FRAMEWORKS, Mode
+from hangup.config import Mode
 from hangup.otel.mending import Mending
+from hangup.readers import FRAMEWORKS
 from hangup.servers import _asgi_mark
 from hangup.servers._asgi_terms import Terms
 from hangup.servers.asgi import HangupMiddleware

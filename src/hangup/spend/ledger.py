@@ -100,6 +100,14 @@ class Ledger:
         with self._lock:
             return {fate: tally.total() for fate, tally in self._tallies.items()}
 
+    def tokens_so_far(self) -> int:
+        """Return the tokens of every call that has ended, whatever their fate."""
+        with self._lock:
+            tallies = [(one.input, one.output) for one in self._tallies.values()]
+            folds = [(one.input, one.output) for one in self._folds.values()]
+            ended = [usage for *_, usage, _, _, _ in self._ended if usage is not None]
+        return sum(map(sum, tallies + folds)) + sum(usage.total for usage in ended)
+
     def enter(self, call: Call) -> None:
         """Keep a call that has ended, or post it where the fate is known."""
         with self._lock:

@@ -18,11 +18,12 @@ from support.asgi import HTTP_DISCONNECT, Peer, body, http_scope, serve, spend
 
 import hangup
 from hangup import config
-from hangup.config import FRAMEWORKS, Settings
+from hangup.config import Settings
 from hangup.core import rollout
 from hangup.core.document import read_json
 from hangup.core.rules import read_rules
 from hangup.otel.mending import Mending
+from hangup.readers import FRAMEWORKS
 from hangup.servers import auto
 from hangup.servers.asgi import HangupMiddleware
 

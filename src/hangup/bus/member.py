@@ -1,0 +1,350 @@
+"""This process on the bus: one thread listens, one speaks.
+
+The listener subscribes, then has everything re-read: what was said while nobody
+listened is in the markers. The speaker asks, claims and answers, on connections of its
+own, so that a stop never waits behind a question. Neither ever ends by a fault: the bus
+is down meanwhile, and both try again.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import logging
+import os
+import random
+import socket
+import threading
+import time
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from hangup.bus import messages
+from hangup.bus.base import BusDown, Holder
+from hangup.bus.live import row_of
+from hangup.bus.timing import Clock, Pause
+from hangup.core.cause import Cause
+from hangup.core.guard import fault, guarded
+from hangup.core.remote import Verdict
+
+if TYPE_CHECKING:
+    from hangup.bus.base import Claim, Subscription, Transport
+    from hangup.bus.live import Live
+    from hangup.bus.messages import Listing, Marker, Stop
+    from hangup.core.run import Run
+
+T = TypeVar("T")
+
+_logger = logging.getLogger("hangup")
+
+RECONCILE: Final = 30.0
+"""Seconds between two times that everything is re-read, give or take a half."""
+_TURN: Final = 1.0  # seconds the listener waits before it looks whether it is to end
+_FAREWELL: Final = 1.0  # seconds
+_AFTER_YOU: Final = 0.002  # seconds
+_AT_A_TIME: Final = 500
+_MOST_LISTED: Final = 5_000
+_MOST_WAITING: Final = 1_000
+_MOST_PARTS: Final = 4
+
+
+class Member:
+    """Connects the live runs of this process to a bus. Thread-safe.
+
+    Args:
+        transport: The bus.
+        live: The runs.
+        reconcile: Seconds between two times that everything is re-read.
+    """
+
+    def __init__(
+        self, transport: Transport, live: Live, *, reconcile: float = RECONCILE
+    ) -> None:
+        self._transport = transport
+        self._live = live
+        self._reconcile = reconcile
+        self._clock = Clock(transport)
+        self._host = socket.gethostname()
+        live.on_change = self._changed
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.process = f"{self._host}:{os.getpid()}"
+        self._ended = threading.Event()
+        self._wake = threading.Event()
+        self._starting = threading.Lock()
+        self._started = False
+        # Bounded: who asked asks again, and who was not answered knows it.
+        self._obeyed: deque[tuple[str, Run]] = deque(maxlen=_MOST_WAITING)
+        self._asked_again: deque[tuple[str, str]] = deque(maxlen=_MOST_WAITING)
+        # What stopped runs were acknowledged with: they may be gone when somebody asks,
+        # and an acknowledgement may be lost with the bus.
+        self._acknowledged: OrderedDict[str, list[str]] = OrderedDict()
+        self._listings: deque[Listing] = deque(maxlen=_MOST_WAITING)
+        self._listening: bool | None = None
+        self._speaking = True
+        self._obeying = self._answering = False
+        self._due = 0.0
+        self._clock.forget()
+
+    # The process
+
+    @property
+    def up(self) -> bool | None:
+        """Whether the bus is reached; None while that has not been tried."""
+        self.start()
+        if self._listening is None:
+            return None
+        return self._listening and self._speaking
+
+    def start(self) -> None:
+        """Start the threads, where they do not run. Idempotent."""
+        if self._started:
+            return
+        with self._starting:
+            if self._started or self._ended.is_set():
+                return
+            self._started = True
+            for name, work in (("listen", self._listen), ("speak", self._speak)):
+                thread = threading.Thread(
+                    target=work, name=f"hangup-bus-{name}", daemon=True
+                )
+                try:
+                    # In no run's context, whoever is the first to need them.
+                    contextvars.Context().run(thread.start)
+                except RuntimeError:  # the interpreter is going down
+                    return
+
+    def farewell(self) -> None:
+        """Say what is still to be said: the process ends. Blocks a second at most."""
+        until = time.monotonic() + _FAREWELL
+        while self._listening and self._speaking and time.monotonic() < until:
+            if not (self._obeying or self._obeyed or self._answering):
+                return
+            time.sleep(_AFTER_YOU)
+
+    def stop(self) -> None:
+        """End the threads, which takes them a second or two; does not wait."""
+        self._ended.set()
+        self._wake.set()
+        if not self._started:
+            self._transport.close()
+
+    def after_fork(self) -> None:
+        """Begin anew in a child process, with threads as soon as it has a run."""
+        ended = self._ended.is_set()
+        self._begin_anew()
+        if ended:
+            self._ended.set()
+        self._transport.after_fork()
+        self._live.after_fork()
+
+    def _changed(self) -> None:
+        self._wake.set()
+        self.start()
+
+    # Listening
+
+    def _listen(self) -> None:
+        pause = Pause()
+        ended = self._ended
+        while not ended.is_set():
+            subscription = None
+            try:
+                subscription = self._transport.subscribe()
+                pause.reset()
+                self._hears()
+                while not ended.is_set():
+                    message = subscription.receive(_TURN)
+                    if message is not None:
+                        guarded(self._handle, message)
+            except Exception as error:  # noqa: BLE001  it never ends by a fault
+                self._deaf(error)
+                _loud(error)
+            finally:
+                _close(subscription)
+            ended.wait(pause.length())
+
+    def _hears(self) -> None:
+        before, self._listening = self._listening, True
+        if before is False:
+            _logger.info("hangup reaches its bus again")
+        # Subscribed first, read second: nothing falls between.
+        self._due = 0.0
+        self._wake.set()
+
+    def _deaf(self, error: Exception) -> None:
+        if self._listening is not False and not self._ended.is_set():
+            _logger.warning(
+                "hangup cannot reach its bus (%s); work goes on, under its own "
+                "deadline",
+                error,
+            )
+        self._listening = False
+
+    def _handle(self, message: str) -> None:
+        said = messages.read(message)
+        if isinstance(said, messages.Stop):
+            self._stop_run(said)
+        elif isinstance(said, messages.Held):
+            self._live.heard(said.key, Holder(said.rank, said.run_id))
+        elif isinstance(said, messages.Listing):
+            self._listings.append(said)
+            self._wake.set()
+
+    def _stop_run(self, stop: Stop) -> None:
+        run_id = stop.marker.run_id
+        runs = self._live.holding(run_id)
+        self._obey(runs, stop.marker, stop.reply)
+        if not runs and run_id in self._acknowledged:
+            self._asked_again.append((stop.reply, run_id))
+            self._wake.set()
+
+    def _obey(self, runs: list[Run], marker: Marker, reply: str) -> None:
+        """Stop runs as an operator said. Acts in every mode; idempotent."""
+        self._obeying = True
+        for run in runs:
+            if marker.cause is not Cause.SUPERSEDED or run.mode.refuses:
+                guarded(run.cancel, marker.cause, marker.detail)
+            # Written by the speaker: here every step delays the loop that is to stop.
+            self._obeyed.append((reply, run))
+            self._wake.set()
+        self._obeying = False
+
+    def _acknowledge(self, run: Run) -> str | None:
+        """Return what the holder of a run answers; None where it has delivered it."""
+        abandonment = run.token.abandonment
+        if abandonment is None:
+            return None
+        return json.dumps(
+            {
+                "process": self.process,
+                "run": run.id,
+                "name": run.name,
+                "state": run.state,
+                "cause": abandonment.cause.value,
+                "joined": run.joined,
+            }
+        )
+
+    # Speaking
+
+    def _speak(self) -> None:
+        pause = Pause()
+        ended = self._ended
+        while not ended.is_set():
+            self._wake.wait(max(0.0, self._due - time.monotonic()))
+            if ended.is_set():
+                break
+            # The interpreter belongs to the loops that are to stop now.
+            time.sleep(_AFTER_YOU)
+            self._wake.clear()
+            try:
+                self._turn()
+            except Exception as error:  # noqa: BLE001  it never ends by a fault
+                _loud(error)
+                self._speaking = self._answering = False
+                self._clock.forget()
+                self._due = time.monotonic() + pause.length()
+                ended.wait(self._due - time.monotonic())
+                self._due = 0.0  # everything again: what was under way is lost
+            else:
+                self._speaking = True
+                pause.reset()
+        self._transport.close()
+
+    def _turn(self) -> None:
+        """Say all there is to say."""
+        self._answering = True
+        while self._obeyed:
+            reply, run = self._obeyed.popleft()
+            text = self._acknowledge(run)
+            if text is not None:
+                self._remember(run.id, text)
+                self._answer(reply, [text])
+        while self._asked_again:
+            reply, run_id = self._asked_again.popleft()
+            self._answer(reply, self._acknowledged.get(run_id, []))
+        self._answering = False
+        while self._listings:
+            self._list(self._listings.popleft())
+        if time.monotonic() >= self._due:
+            self._clock.ask()
+            self._claim(self._live.take_claims(self._clock.at, all_of_them=True))
+            self._live.take_unread()
+            self._read([run.id for run in self._live.roots()])
+            wait = self._reconcile * random.uniform(0.5, 1.5)  # noqa: S311  no secret
+            self._due = time.monotonic() + wait
+            return
+        self._claim(self._live.take_claims(self._clock.at))
+        self._read(self._live.take_unread())
+
+    def _claim(self, claims: list[Claim]) -> None:
+        for some in _in_pieces(claims):
+            self._live.claimed(some, self._transport.claim(some))
+
+    def _read(self, run_ids: list[str]) -> None:
+        for some in _in_pieces(run_ids):
+            for text in self._transport.markers(some):
+                marker = messages.read_marker(text)
+                if marker is not None:
+                    # Nobody waits where this is answered; who asks again is told.
+                    self._obey(self._live.holding(marker.run_id), marker, "")
+
+    def _answer(self, reply: str, texts: list[str]) -> None:
+        if reply and texts:
+            self._transport.answer(reply, texts)
+
+    def _remember(self, run_id: str, text: str) -> None:
+        texts = self._acknowledged.setdefault(run_id, [])
+        if text not in texts:
+            texts.append(text)
+        del texts[:-_MOST_PARTS]
+        self._acknowledged.move_to_end(run_id)
+        while len(self._acknowledged) > _MOST_WAITING:
+            self._acknowledged.popitem(last=False)
+
+    def _list(self, listing: Listing) -> None:
+        runs = self._live.roots(listing.prefix)
+        rows = [row_of(run)._asdict() for run in runs[:_MOST_LISTED]]
+        pieces = list(_in_pieces(rows)) or [[]]
+        answers = [
+            {
+                "process": self.process,
+                "runs": piece,
+                "last": number == len(pieces),
+                "more": max(0, len(runs) - _MOST_LISTED),
+            }
+            for number, piece in enumerate(pieces, 1)
+        ]
+        self._transport.answer(listing.reply, [json.dumps(one) for one in answers])
+
+    # Asking
+
+    def verdict(self, run_id: str) -> Verdict | None:
+        """See :class:`hangup.core.remote.Reach`."""
+        if self._listening is False:
+            return None  # known to be down: nobody waits to learn it again
+        try:
+            marker = messages.read_marker(self._transport.markers([run_id])[0])
+        except BusDown:
+            return None
+        return None if marker is None else Verdict(marker.cause, marker.detail)
+
+
+def _in_pieces(things: list[T]) -> list[list[T]]:
+    return [
+        things[start : start + _AT_A_TIME]
+        for start in range(0, len(things), _AT_A_TIME)
+    ]
+
+
+def _close(subscription: Subscription | None) -> None:
+    if subscription is not None:
+        guarded(subscription.close)
+
+
+def _loud(error: Exception) -> None:
+    """Report what no bus that is down does: a fault of ours."""
+    if not isinstance(error, BusDown):
+        fault("hangup.bus", error)

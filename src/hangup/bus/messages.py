@@ -1,0 +1,115 @@
+"""The words that travel on the bus. Pure; what is malformed reads as None.
+
+Three kinds of message are published, each a line of text::
+
+    stop REPLY MARKER       the run of the marker is to stop
+    held KEY RANK RUN       the run is the newest holder of a supersede key
+    list REPLY PREFIX       who holds runs whose id begins so? ``-`` is all
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import NamedTuple
+
+from hangup.core.cause import Cause
+
+MOST_DETAIL = 500  # characters
+_MOST_TEXT = 65_536
+_HEX = frozenset("0123456789abcdef")
+_ID = 32
+
+
+class Marker(NamedTuple):
+    """A stop that was posted for a run.
+
+    Attributes:
+        run_id: Which run.
+        cause: Why.
+        detail: Free text, or "".
+    """
+
+    run_id: str
+    cause: Cause
+    detail: str
+
+
+class Stop(NamedTuple):
+    """See the module."""
+
+    reply: str
+    marker: Marker
+
+
+class Held(NamedTuple):
+    """See the module."""
+
+    key: str
+    rank: int
+    run_id: str
+
+
+class Listing(NamedTuple):
+    """See the module."""
+
+    reply: str
+    prefix: str
+
+
+def is_prefix(text: str) -> bool:
+    """Whether run ids may begin so."""
+    return 0 < len(text) <= _ID and _HEX.issuperset(text)
+
+
+def is_run_id(text: object) -> bool:
+    """Whether this is the whole id of a run."""
+    return isinstance(text, str) and len(text) == _ID and is_prefix(text)
+
+
+def key_name(key: str) -> str:
+    """Return what a supersede key is called on the bus: of one length, and no names."""
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def write_marker(run_id: str, cause: Cause, detail: str) -> str:
+    """Return what is posted for a run."""
+    marker = {"run": run_id, "cause": cause.value, "detail": detail[:MOST_DETAIL]}
+    return json.dumps(marker)
+
+
+def read_marker(text: str | None) -> Marker | None:
+    """Return what :func:`write_marker` wrote; None where it did not write this."""
+    if text is None or len(text) > _MOST_TEXT:
+        return None
+    try:
+        marker = json.loads(text)
+        run_id, cause, detail = marker["run"], marker["cause"], marker["detail"]
+        if not is_run_id(run_id) or not isinstance(detail, str):
+            return None
+        return Marker(run_id, Cause(cause), detail[:MOST_DETAIL])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def write_listing(reply: str, prefix: str) -> str:
+    """Return the question who holds runs whose id begins with ``prefix``."""
+    return f"list {reply} {prefix or '-'}"
+
+
+def read(message: str) -> Stop | Held | Listing | None:
+    """Return what was published; None where it is none of the three."""
+    if len(message) > _MOST_TEXT:
+        return None
+    kind, _, rest = message.partition(" ")
+    if kind == "stop":
+        reply, _, text = rest.partition(" ")
+        marker = read_marker(text)
+        return None if marker is None else Stop(reply, marker)
+    words = rest.split(" ")
+    if kind == "held" and len(words) == len(Held._fields) and words[1].isdecimal():
+        return Held(words[0], int(words[1]), words[2])
+    if kind == "list" and len(words) == len(Listing._fields):
+        prefix = "" if words[1] == "-" else words[1]
+        return Listing(words[0], prefix) if not prefix or is_prefix(prefix) else None
+    return None
