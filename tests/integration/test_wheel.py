@@ -7,19 +7,19 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from support.requires import require
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from support.beside import uv
 
 pytestmark = [pytest.mark.timeout(110)]
 
 TOP = Path(__file__).parents[2]
-MOST = 0.060
-"""Seconds that ``import hangup`` may take when the SDK is there already."""
+MOST = 0.6
+"""What ``import hangup`` may take when the SDK is there already, in imports of that.
+
+The goal is 60 ms; but how long 60 ms are depends on the machine, and this does not.
+"""
 ROUNDS = 7
 
 # The SDK's import, then ours, then all that instrumenting needs. In CPU time: what else
@@ -55,12 +55,11 @@ def _run(*command: str | Path) -> str:
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A clean environment of this Python, with the wheel and what it needs."""
     where = tmp_path_factory.mktemp("clean")
-    require("uv")
-    _run("uv", "build", "--wheel", "--out-dir", where, TOP)
+    _run(uv(), "build", "--wheel", "--out-dir", where, TOP)
     [wheel] = where.glob("hangup-*.whl")
-    _run("uv", "venv", "--python", sys.executable, where / "env")
+    _run(uv(), "venv", "--python", sys.executable, where / "env")
     python = where / "env" / "bin" / "python"
-    install = ("uv", "pip", "install", "--compile-bytecode", "--python", python)
+    install = (uv(), "pip", "install", "--compile-bytecode", "--python", python)
     _run(*install, wheel)
     return python
 
@@ -71,7 +70,7 @@ def _measured(python: Path) -> dict[str, Any]:
 
 
 def test_it_brings_nothing_but_opentelemetry(python: Path) -> None:
-    listed = json.loads(_run("uv", "pip", "list", "--python", python, "--format=json"))
+    listed = json.loads(_run(uv(), "pip", "list", "--python", python, "--format=json"))
     names = {one["name"] for one in listed}
     assert "hangup" in names
     direct = {name for name in names if name.startswith("opentelemetry-")}
@@ -81,13 +80,14 @@ def test_it_brings_nothing_but_opentelemetry(python: Path) -> None:
     assert set(_measured(python)["others"]) <= {"opentelemetry", "packaging", "wrapt"}
 
 
-def test_it_is_imported_in_a_moment(
-    python: Path, record_property: Callable[[str, object], None]
-) -> None:
-    """The fastest of some: the others were disturbed."""
+def test_it_is_imported_in_a_moment(python: Path) -> None:
+    """In the middle of some: what disturbs the machine disturbs both.
+
+    Says what it measured (``pytest -s``).
+    """
     rounds = [_measured(python) for _ in range(ROUNDS)]
     ours = min(one["ours"] for one in rounds)
     ratio = statistics.median(one["ours"] / one["sdk"] for one in rounds)
-    record_property("import_ms", round(ours * 1e3, 1))
-    record_property("ratio_to_sdk", round(ratio, 2))
-    assert ours < MOST, f"{ours * 1e3:.0f} ms, {ratio:.2f} of the SDK's own import"
+    said = f"import hangup: {ours * 1e3:.0f} ms, {ratio:.2f} of the SDK's own import"
+    sys.stdout.write(said + "\n")
+    assert ratio < MOST, said

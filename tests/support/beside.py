@@ -14,18 +14,23 @@ if TYPE_CHECKING:
     import pytest
 
 
+def uv() -> str:
+    """Return where uv is: pip puts it beside the interpreter, not on the path."""
+    near = str(Path(sys.executable).parent)
+    found = shutil.which("uv", path=near) or shutil.which("uv")
+    require("uv", present=found is not None)
+    return str(found)
+
+
 def add_beside(monkeypatch: pytest.MonkeyPatch, folder: Path, pinned: str) -> None:
     """Install a pinned package without what it needs, and put it on the path.
 
     For an instrumentation whose latest release names older ones of its siblings. Skips
     the test where it cannot be had.
     """
-    near = str(Path(sys.executable).parent)
-    uv = shutil.which("uv") or shutil.which("uv", path=near)
-    require("uv", present=uv is not None)
     done = subprocess.run(  # noqa: S603  our own
         [
-            *(str(uv), "pip", "install", "--quiet", "--no-deps"),
+            *(uv(), "pip", "install", "--quiet", "--no-deps"),
             *("--python", sys.executable, "--target", str(folder), pinned),
         ],
         capture_output=True,
