@@ -203,9 +203,9 @@ CHECKS: Final[tuple[Check, ...]] = (
         "several workers report as one",
         "Their counters alternate, every change looks like a reset, and rates are "
         "invented.",
-        "Give every worker its own service.instance.id (do not set it in "
-        "OTEL_RESOURCE_ATTRIBUTES), and export by OTLP or scrape every worker, or all "
-        "of them at once.",
+        "Set OTEL_METRICS_EXPORTER=hangup_workers, which answers for all of them, or "
+        "export by OTLP and do not set service.instance.id in "
+        "OTEL_RESOURCE_ATTRIBUTES.",
         inside.prefork_metrics,
     ),
     Check(

@@ -30,9 +30,13 @@ def has_middleware() -> bool:
     """
     if any(name in sys.modules for name in _BY_HAND):
         return True
-    if _AUTO not in sys.modules:
+    auto = sys.modules.get(_AUTO)
+    if auto is None:
         return _ASGI in sys.modules
-    if any(name in sys.modules for name in _FRAMEWORKS) or gc.get_freeze_count():
+    serves = getattr(getattr(auto, "_Installed", None), "terms", None) is not None
+    if (serves and any(name in sys.modules for name in _FRAMEWORKS)) or (
+        gc.get_freeze_count()
+    ):
         return True
     middleware = getattr(sys.modules.get(_ASGI), "HangupMiddleware", None)
     return middleware is not None and any(
