@@ -132,9 +132,13 @@ class Telemetry:
     def __init__(self, sampler: Sampler | None = None) -> None:
         self._exporter = InMemorySpanExporter()
         self._reader = InMemoryMetricReader()
-        self.tracer_provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
+        self.tracer_provider: TracerProvider = TracerProvider(
+            sampler=sampler, shutdown_on_exit=False
+        )
         self.tracer_provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-        self.meter_provider = MeterProvider([self._reader], shutdown_on_exit=False)
+        self.meter_provider: MeterProvider = MeterProvider(
+            [self._reader], shutdown_on_exit=False
+        )
 
     def tracer(self, name: str = "test") -> Tracer:
         """Return a tracer of the watched provider."""

@@ -69,7 +69,7 @@ class Member:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self.process = f"{self._host}:{os.getpid()}"
+        self.process: str = f"{self._host}:{os.getpid()}"
         self._ended = threading.Event()
         self._wake = threading.Event()
         self._starting = threading.Lock()

@@ -25,13 +25,13 @@ class Memory:
     """What everybody on one bus shares. Thread-safe."""
 
     def __init__(self) -> None:
-        self.changed = Condition()
+        self.changed: Condition = Condition()
         self.markers: dict[str, str] = {}
         self.holders: dict[str, Holder] = {}
         self.replies: defaultdict[str, deque[str]] = defaultdict(deque)
         self.ears: list[Ear] = []
-        self.down = False
-        self.severed = 0
+        self.down: bool = False
+        self.severed: int = 0
 
     def goes_down(self, *, keeping: bool = True) -> None:
         """Fail everybody from now on, and those who listen.

@@ -52,7 +52,7 @@ class Watched:
     ) -> None:
         self.run = run
         self.reading = 0
-        self.ended = False
+        self.ended: bool = False
         self.reader: weakref.ref[asyncio.Task[Any]] | None = None
         # The answer comes as a whole, when all of it was generated and will be billed.
         self.whole = False

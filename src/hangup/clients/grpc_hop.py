@@ -52,9 +52,9 @@ class Hop:
         self._target = target
         self._allowed = target_allowed(target)
         self._carried = run_in()
-        self.run = self._bound()
-        self.clamped = False
-        self.cut = False
+        self.run: Run | None = self._bound()
+        self.clamped: bool = False
+        self.cut: bool = False
         self._forget: Callable[[], None] | None = None
 
     def _bound(self) -> Run | None:

@@ -67,7 +67,7 @@ class Courier:
         self._running = False
         self._busy = False
         self._down_until: dict[str, float] = {}
-        self.failures = 0
+        self.failures: int = 0
         """Notices that were given up, for want of room or of an answer."""
 
     def submit(self, origin: str, notice: Notice) -> None:

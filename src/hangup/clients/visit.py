@@ -59,7 +59,7 @@ class Visit:
         opening = exchanges.open_request(
             url.host, url.raw_path.decode("ascii", "replace"), content
         )
-        self.refusal = opening.refusal
+        self.refusal: BaseException | None = opening.refusal
         self._run: Run | None = opening.run
         exchange: Exchange | None = opening.exchange
         if exchange is not None:

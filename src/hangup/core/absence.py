@@ -55,11 +55,11 @@ class Absence:
 
     def __init__(self, run: Run, on_disconnect: OnDisconnect, grace: float) -> None:
         self._run = run
-        self.on_disconnect = on_disconnect
-        self.grace = grace
+        self.on_disconnect: OnDisconnect = on_disconnect
+        self.grace: float = grace
         self.left_at: float | None = None
-        self.ever = False
-        self.returned = False
+        self.ever: bool = False
+        self.returned: bool = False
         self._over = False
         self._timer: Any = None
         self._lock = threading.Lock()

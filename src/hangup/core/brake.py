@@ -45,7 +45,8 @@ class Window:
         """Forget everything."""
         self._buckets = [(0, 0)] * _BUCKETS
         self._now: int | None = None
-        self.total = self.hits = 0
+        self.total: int = 0
+        self.hits: int = 0
 
     def add(self, now: float, *, hit: bool) -> None:
         """Count one event at ``now``, in seconds; time does not run backwards here."""

@@ -31,8 +31,8 @@ class Shield:
     __slots__ = ("deadline", "kind")
 
     def __init__(self, kind: str, deadline: Deadline) -> None:
-        self.kind = kind
-        self.deadline = deadline
+        self.kind: str = kind
+        self.deadline: Deadline = deadline
 
 
 class Position:
@@ -58,8 +58,8 @@ class Position:
         drain: DrainScope | None = None,
     ) -> None:
         self.held = run
-        self.shield = shield
-        self.drain = drain
+        self.shield: Shield | None = shield
+        self.drain: DrainScope | None = drain
         self.hold: Hold | None = None
         self.before: Position | None = None
 

@@ -48,7 +48,7 @@ class DrainScope:
     """
 
     def __init__(self, budget: float = 10.0) -> None:
-        self.budget = check_budget(budget)
+        self.budget: float = check_budget(budget)
         if not math.isfinite(self.budget):
             raise ConfigError("budget", budget, "give seconds: it has to end some time")
         self.place: Place = None

@@ -44,7 +44,7 @@ class FileWatch:
         self._changed = changed
         self._known = self._seen = self._state()
         self._stop = threading.Event()
-        self.asleep = True
+        self.asleep: bool = True
         _watches.add(self)
 
     def start(self) -> None:

@@ -41,7 +41,7 @@ class Hold:
 
     def __init__(self, frame: FrameType) -> None:
         self.frame: FrameType | None = frame
-        self.task = current_task()
+        self.task: asyncio.Task[Any] | None = current_task()
 
     @property
     def away(self) -> bool:

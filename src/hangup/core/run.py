@@ -24,6 +24,7 @@ from hangup.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hangup.core.clock import Clock
     from hangup.core.deadline import Deadline
     from hangup.errors import RunAbandoned
 
@@ -101,28 +102,28 @@ class Run:
         on_disconnect: OnDisconnect = OnDisconnect.ABANDON,
         grace: float = 0.0,
     ) -> None:
-        self.name = name
-        self.tenant = tenant
-        self.mode = mode
-        self.parent = parent
+        self.name: str = name
+        self.tenant: str = tenant
+        self.mode: Mode = mode
+        self.parent: Run | None = parent
         self.root: Run = self if parent is None else parent.root
         self.id: str = (run_id or new_token_id()) if parent is None else parent.id
-        self.joined = joined
-        self.latent = latent
-        self.caller = "unknown"
-        self.clock = deadline.clock
-        self.started_at = self.clock.monotonic()
-        self.supersede_key = supersede_key
+        self.joined: bool = joined
+        self.latent: bool = latent
+        self.caller: str = "unknown"
+        self.clock: Clock = deadline.clock
+        self.started_at: float = self.clock.monotonic()
+        self.supersede_key: str | None = supersede_key
         self.delivered_at: float | None = None
         self.closed_at: float | None = None
-        self.settings = config.current()
+        self.settings: config.Settings = config.current()
         self.ledger: Any = None
         self.statement: Any = None
         self.origin: Any = None
         self.place: Any = None
         self.span: Any = None
-        self.work = Work(self)
-        self.absence = Absence(self, on_disconnect, grace)
+        self.work: Work = Work(self)
+        self.absence: Absence = Absence(self, on_disconnect, grace)
         self.token: CancelToken = CancelToken(
             deadline,
             binding=mode is Mode.ENFORCE,

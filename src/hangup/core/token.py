@@ -79,7 +79,7 @@ class CancelToken:
         )
         # A shared deadline belongs to the node that set it, and goes with it.
         self._owns_deadline = parent is None or self.deadline.at < parent.deadline.at
-        self.binding = binding
+        self.binding: bool = binding
         self.parent = parent
         self._lock = threading.Lock()
         self.abandonment: Abandonment | None = None

@@ -47,7 +47,7 @@ class Tree:
     )
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         self._signalled: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._shields: weakref.WeakKeyDictionary[asyncio.Task[Any], int] = (
             weakref.WeakKeyDictionary()
@@ -64,7 +64,7 @@ class Tree:
         self.calls: dict[
             int, tuple[Run, asyncio.Task[Any] | None, Position | None, object]
         ] = {}
-        self.numbers = itertools.count()
+        self.numbers: itertools.count[int] = itertools.count()
 
     # The signal: one for a task
 

@@ -67,22 +67,22 @@ class Work:
     )
 
     def __init__(self, run: Run) -> None:
-        self.run = run
+        self.run: Run = run
         self.tree: Tree = Tree() if run.parent is None else run.parent.work.tree
         self.loop: asyncio.AbstractEventLoop | None = None
         self.task: asyncio.Task[Any] | None = None
         self.level: Any = None
-        self.thread_id = 0
+        self.thread_id: int = 0
         self.hold: Hold | None = None
-        self.left = False
-        self.cancels = 0
-        self.threads = 0
+        self.left: bool = False
+        self.cancels: int = 0
+        self.threads: int = 0
         self._late_refusals = 0
         self._swallowed = False
         self._settled = False
         self._told = False  # observers know of the abandonment
         self._stopping: list[asyncio.Task[Any]] = []
-        self.order = levels.Order()
+        self.order: levels.Order = levels.Order()
         self._leftover_timer = Alarm()
         self._report_timer = Alarm()
         self._waiter: asyncio.Future[None] | None = None

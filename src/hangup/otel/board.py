@@ -69,8 +69,8 @@ class Post:
     __slots__ = ("_expires_at", "_unix", "key", "timed")
 
     def __init__(self, key: str, left: float, now: float, wall: float) -> None:
-        self.key = key
-        self.timed = math.isfinite(left)
+        self.key: str = key
+        self.timed: bool = math.isfinite(left)
         self._expires_at = now + (left + KEPT if self.timed else _UNTIMED)
         self._unix = wall + left if self.timed else None
 

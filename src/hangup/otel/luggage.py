@@ -45,9 +45,9 @@ class Ahead(Setter[Any]):
 
     def __init__(self, setter: Setter[Any], ours: str) -> None:
         self._setter = setter
-        self.ours = ours
-        self.written = False
-        self.pairs = 0
+        self.ours: str = ours
+        self.written: bool = False
+        self.pairs: int = 0
 
     def set(self, carrier: Any, key: str, value: str) -> None:
         """Set a header; see ``Setter.set``."""
@@ -112,7 +112,7 @@ class Past(Getter[Any]):
     def __init__(self, getter: Getter[Any]) -> None:
         self._getter = getter
         self.text: str | None = None
-        self.length = 0
+        self.length: int = 0
 
     def get(self, carrier: Any, key: str) -> list[str] | None:
         """Get the values of a header; see ``Getter.get``."""

@@ -25,7 +25,7 @@ class Patch:
     """
 
     def __init__(self, owner: type, name: str, make: Make) -> None:
-        self.active = False
+        self.active: bool = False
         self._owner = owner
         self._name = name
         self._make = make

@@ -72,7 +72,7 @@ class Recorder(registry.RunObserver):
         self._due_on: asyncio.AbstractEventLoop | None = None
         self._settling = threading.Lock()
         self._settler: int | None = None  # the thread that is at it
-        self.bookkeeper = Bookkeeper(self.settle, instruments.later.drain)
+        self.bookkeeper: Bookkeeper = Bookkeeper(self.settle, instruments.later.drain)
         instruments.later.wake = self.bookkeeper.wake
         # Called when the books are still: runs may have to be told of.
         self.after_settling: Callable[[], None] = _nothing

@@ -81,7 +81,7 @@ class Statement:
         self._sums: dict[Fate, _Sum] = {}
         self._told = 0
         self._run: weakref.ref[Run] | None = None
-        self.over = False
+        self.over: bool = False
         self._facts: dict[str, Any] = {
             names.RUN_ID: run.id,
             names.RUN_NAME: run.root.name,

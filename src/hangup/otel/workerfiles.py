@@ -61,7 +61,7 @@ class WorkerFiles:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path: Path = Path(path)
         if len(os.fsencode(self.path)) > _MOST_PATH - 12:
             raise ConfigError("workers_dir", str(path), "give a shorter path")
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -86,7 +86,7 @@ class WorkersMetricReader(PrometheusMetricReader):
         host: str = "localhost",
     ) -> None:
         super().__init__(registry=CollectorRegistry())
-        self.all_workers = CollectorRegistry()
+        self.all_workers: CollectorRegistry = CollectorRegistry()
         self.all_workers.register(_AllWorkers(self))
         self._files = WorkerFiles(directory)
         self._address = None if port is None else (host, port)

@@ -97,10 +97,10 @@ class Tally:
     __slots__ = ("deltas", "grouped", "several", "single")
 
     def __init__(self) -> None:
-        self.deltas = 0
-        self.several = 0
-        self.single = 0.0
-        self.grouped = 0.0
+        self.deltas: int = 0
+        self.several: int = 0
+        self.single: float = 0.0
+        self.grouped: float = 0.0
 
     def add(self, text: bytes) -> None:
         """Count one delta of UTF-8 text, cut anywhere; an empty one is none."""

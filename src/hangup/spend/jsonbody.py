@@ -47,8 +47,8 @@ class JsonSplitter:
         self._quoted = False  # inside a string
         self._escaped = False  # behind a backslash inside a string
         self._skipping = False
-        self.between = False
-        self.dropped = 0
+        self.between: bool = False
+        self.dropped: int = 0
 
     @property
     def pending(self) -> int:

@@ -78,14 +78,14 @@ class Meter:
         *,
         started_at: float | None = None,
     ) -> None:
-        self.provider = provider
-        self.call = ModelCall() if call is None else call
-        self.started_at = started_at
+        self.provider: Provider = provider
+        self.call: ModelCall = ModelCall() if call is None else call
+        self.started_at: float | None = started_at
         self.first_token_at: float | None = None
         self.last_token_at: float | None = None
         self.streamed: bool | None = None
-        self.events = 0
-        self.unreadable = 0
+        self.events: int = 0
+        self.unreadable: int = 0
         self._splitter: SseSplitter | JsonSplitter | None = None
         self._read = READERS[provider]
         self._known = Known()

@@ -76,12 +76,12 @@ class Tally:
     __slots__ = ("calls", "divided", "input", "output", "seconds", "unpriced", "usd")
 
     def __init__(self) -> None:
-        self.input = 0
-        self.output = 0
-        self.calls = 0
-        self.seconds = 0.0
-        self.divided = 0
-        self.unpriced = 0
+        self.input: int = 0
+        self.output: int = 0
+        self.calls: int = 0
+        self.seconds: float = 0.0
+        self.divided: int = 0
+        self.unpriced: int = 0
         self.usd: Decimal | None = None
 
     def add(self, posting: Posting) -> None:
@@ -143,14 +143,14 @@ class Fold:
     )
 
     def __init__(self) -> None:
-        self.start = math.inf
-        self.end = -math.inf
-        self.calls = 0
-        self.input = 0
-        self.output = 0
-        self.seconds = 0.0
+        self.start: float = math.inf
+        self.end: float = -math.inf
+        self.calls: int = 0
+        self.input: int = 0
+        self.output: int = 0
+        self.seconds: float = 0.0
         self.cost: Cost | None = None
-        self.estimated = False  # whether something in it is
+        self.estimated: bool = False  # whether something in it is
 
     def add(self, call: Call) -> None:
         """Add a call. The sums stay exact."""

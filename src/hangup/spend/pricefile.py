@@ -117,7 +117,7 @@ class PriceFile:
         models: Mapping[str, ModelPrice],
         tools: Mapping[str, ToolRates],
     ) -> None:
-        self.version = version
+        self.version: str = version
         self._models = _Names(models)
         self._tools = _Names(tools)
 

@@ -50,8 +50,8 @@ class SseSplitter:
         self._skipping = False  # inside an event that was too long
         self._after_cr = False  # a chunk ended in CR: an LF next belongs to it
         self._first = True
-        self.between = False
-        self.dropped = 0
+        self.between: bool = False
+        self.dropped: int = 0
 
     @property
     def pending(self) -> int:

@@ -40,7 +40,7 @@ class Timeline:
         self._base = 0.0  # what that report said
         self._raw = (0.0, 0.0)  # what the estimates were at that report
         self._covered = 1  # moments that the last mark stands for
-        self.stride = 1
+        self.stride: int = 1
 
     def __len__(self) -> int:
         return len(self._marks)
