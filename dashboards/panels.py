@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from dashboards import ids
+from dashboards.series import exposed
+from hangup.otel import names
 
 Json = dict[str, Any]
 
@@ -16,6 +18,18 @@ USD: Final = "currencyUSD"
 SHARE: Final = "percentunit"
 SECONDS: Final = "s"
 COUNT: Final = "short"
+CENTS: Final = 2
+"""Decimals of dollars."""
+
+_HEADINGS: Final = {
+    names.RUN_NAME: "Run name",
+    names.MODEL: "Model",
+    names.CAUSE: "Cause",
+    names.VERSION: "Version",
+    names.MODE: "Mode",
+    names.POLICY: "Policy",
+}
+"""What a label is called above its column, in the order of the columns."""
 
 THIS_MONTH: Final = "now/M"
 
@@ -114,10 +128,17 @@ class Panel:
         }
         if self.steps == _PLAIN:
             defaults["color"]["fixedColor"] = "blue"
-        if len(self.targets) > 1 or any(one.legend for one in self.targets):
+        named = len(self.targets) > 1 or any(one.legend for one in self.targets)
+        # Bars are told apart by their names: a red one would look like a fault.
+        if named and self.kind != "bargauge":
             defaults["color"] = {"mode": "palette-classic"}
-        if self.kind == "timeseries":
+        if self.kind in ("timeseries", "bargauge"):
+            # Else the smallest bar of all is an empty one.
             defaults["min"] = 0
+        if self.kind == "bargauge" and self.unit == SHARE:
+            defaults["max"] = 1
+        if self.unit == USD:
+            defaults["decimals"] = CENTS
         made: Json = {
             "id": number,
             "type": self.kind,
@@ -159,6 +180,7 @@ def stat(  # noqa: PLR0913
     *targets: Target,
     unit: str,
     width: int = 4,
+    height: int = 4,
     steps: Steps = _PLAIN,
     empty: str = "no runs",
 ) -> Panel:
@@ -172,7 +194,7 @@ def stat(  # noqa: PLR0913
         "orientation": "auto",
     }
     return Panel(
-        *("stat", title, description, targets, unit, width, 4, steps, options),
+        *("stat", title, description, targets, unit, width, height, steps, options),
         instant=True,
         empty=empty,
     )
@@ -218,8 +240,12 @@ def bars(
         "orientation": "horizontal",
         "showUnfilled": True,
         "valueMode": "color",
+        "sizing": "manual",
         "minVizWidth": 8,
         "minVizHeight": 16,
+        "maxVizHeight": 44,
+        "namePlacement": "top",
+        "text": {"titleSize": 13, "valueSize": 16},
     }
     return Panel(
         *("bargauge", title, description, targets, unit, width, 8),
@@ -267,32 +293,47 @@ def table(  # noqa: PLR0913
             "id": "organize",
             "options": {
                 "excludeByName": dict.fromkeys(("Time", *drop), True),
-                "indexByName": {},
+                "indexByName": {
+                    exposed(label): at for at, label in enumerate(_HEADINGS)
+                },
                 "renameByName": {key: target.name for key, target in columns.items()},
             },
         },
     )
-    overrides = tuple(
-        {
-            "matcher": {"id": "byName", "options": target.name},
-            "properties": [{"id": "unit", "value": target.unit or unit}],
-        }
-        for target in targets
+    # Under its own name a label is found by links; so it is only shown by another.
+    overrides = (
+        *(
+            _override(exposed(label), displayName=heading)
+            for label, heading in _HEADINGS.items()
+        ),
+        *(_column(target, target.unit or unit) for target in targets),
     )
     return Panel(
-        *("table", title, description, targets, unit, width, 9),
+        *("table", title, description, targets, unit, width, 8),
         options={
             "cellHeight": "sm",
             "showHeader": True,
             "sortBy": [{"displayName": targets[0].name, "desc": True}],
         },
-        custom={"align": "auto", "filterable": True},
+        custom={"align": "auto", "filterable": True, "minWidth": 90},
         instant=True,
         form="table",
         links=links,
         changes=changes,
         overrides=overrides,
     )
+
+
+def _override(of: str, **options: object) -> Json:
+    properties = [{"id": key, "value": value} for key, value in options.items()]
+    return {"matcher": {"id": "byName", "options": of}, "properties": properties}
+
+
+def _column(target: Target, unit: str) -> Json:
+    options: Json = {"unit": unit, "noValue": "-"}
+    if unit == USD:
+        options["decimals"] = CENTS
+    return _override(target.name, **options)
 
 
 @dataclass(frozen=True, slots=True)
