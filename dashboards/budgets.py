@@ -25,18 +25,18 @@ PATIENCE: Final = Row(
     "When users leave, when runs finish",
     (
         bars(
-            "Abandoned, by age of the run",
+            "Abandoned, by age in seconds",
             "Of the runs that were abandoned, the share that was by that age in "
             "seconds. Where it flattens, whoever is still there stays.",
-            Target(queries.run_age("abandoned"), "by {{le}} s"),
+            Target(queries.run_age("abandoned"), "{{le}}"),
             unit=SHARE,
             width=8,
         ),
         bars(
-            "Delivered, by age of the run",
+            "Delivered, by age in seconds",
             "Of the runs that were delivered, the share that was by that age in "
             "seconds. A deadline at 0.99 loses one answer in a hundred.",
-            Target(queries.run_age("delivered"), "by {{le}} s"),
+            Target(queries.run_age("delivered"), "{{le}}"),
             unit=SHARE,
             width=8,
         ),

@@ -18,16 +18,17 @@ USD: Final = "currencyUSD"
 SHARE: Final = "percentunit"
 SECONDS: Final = "s"
 COUNT: Final = "short"
-CENTS: Final = 2
-"""Decimals of dollars."""
+WHOLE: Final = "locale"
+"""Counts that are no curve: growth has fractions, and nobody lost 25.04 answers."""
 
 _HEADINGS: Final = {
-    names.RUN_NAME: "Run name",
-    names.MODEL: "Model",
-    names.CAUSE: "Cause",
-    names.VERSION: "Version",
-    names.MODE: "Mode",
-    names.POLICY: "Policy",
+    "job": "Job",
+    exposed(names.RUN_NAME): "Run name",
+    exposed(names.MODEL): "Model",
+    exposed(names.CAUSE): "Cause",
+    exposed(names.VERSION): "Version",
+    exposed(names.MODE): "Mode",
+    exposed(names.POLICY): "Policy",
 }
 """What a label is called above its column, in the order of the columns."""
 
@@ -115,7 +116,7 @@ class Panel:
     def json(self, number: int, x: int, y: int) -> Json:
         """Return what Grafana reads."""
         defaults: Json = {
-            "unit": self.unit,
+            **_number(self.unit, self.kind),
             "noValue": self.empty,
             "color": {"mode": "thresholds" if self.steps != _PLAIN else "fixed"},
             "thresholds": {
@@ -137,8 +138,6 @@ class Panel:
             defaults["min"] = 0
         if self.kind == "bargauge" and self.unit == SHARE:
             defaults["max"] = 1
-        if self.unit == USD:
-            defaults["decimals"] = CENTS
         made: Json = {
             "id": number,
             "type": self.kind,
@@ -171,6 +170,8 @@ class Panel:
         }
 
 
+_LINE: Final = 4
+"""Rows of the grid that one number needs."""
 _LAST: Final[Json] = {"calcs": ["lastNotNull"], "fields": "", "values": False}
 
 
@@ -180,7 +181,7 @@ def stat(  # noqa: PLR0913
     *targets: Target,
     unit: str,
     width: int = 4,
-    height: int = 4,
+    height: int = _LINE,
     steps: Steps = _PLAIN,
     empty: str = "no runs",
 ) -> Panel:
@@ -193,6 +194,8 @@ def stat(  # noqa: PLR0913
         "justifyMode": "auto",
         "orientation": "auto",
     }
+    if height > _LINE:
+        options["text"] = {"valueSize": 48}
     return Panel(
         *("stat", title, description, targets, unit, width, height, steps, options),
         instant=True,
@@ -293,9 +296,7 @@ def table(  # noqa: PLR0913
             "id": "organize",
             "options": {
                 "excludeByName": dict.fromkeys(("Time", *drop), True),
-                "indexByName": {
-                    exposed(label): at for at, label in enumerate(_HEADINGS)
-                },
+                "indexByName": {label: at for at, label in enumerate(_HEADINGS)},
                 "renameByName": {key: target.name for key, target in columns.items()},
             },
         },
@@ -303,10 +304,16 @@ def table(  # noqa: PLR0913
     # Under its own name a label is found by links; so it is only shown by another.
     overrides = (
         *(
-            _override(exposed(label), displayName=heading)
+            _override(label, {"displayName": heading})
             for label, heading in _HEADINGS.items()
         ),
-        *(_column(target, target.unit or unit) for target in targets),
+        _override(exposed(names.RUN_NAME), {"custom.width": 210}),
+        *(
+            _override(
+                target.name, _number(target.unit or unit, "table") | {"noValue": "-"}
+            )
+            for target in targets
+        ),
     )
     return Panel(
         *("table", title, description, targets, unit, width, 8),
@@ -324,16 +331,18 @@ def table(  # noqa: PLR0913
     )
 
 
-def _override(of: str, **options: object) -> Json:
+def _override(of: str, options: Json) -> Json:
     properties = [{"id": key, "value": value} for key, value in options.items()]
     return {"matcher": {"id": "byName", "options": of}, "properties": properties}
 
 
-def _column(target: Target, unit: str) -> Json:
-    options: Json = {"unit": unit, "noValue": "-"}
-    if unit == USD:
-        options["decimals"] = CENTS
-    return _override(target.name, **options)
+def _number(unit: str, kind: str) -> Json:
+    """Return how a number is written in a kind of panel."""
+    if unit == COUNT and kind not in ("timeseries", "heatmap"):
+        return {"unit": WHOLE, "decimals": 0}
+    if unit == USD and kind == "stat":
+        return {"unit": unit, "decimals": 2}
+    return {"unit": unit}
 
 
 @dataclass(frozen=True, slots=True)

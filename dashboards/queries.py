@@ -188,13 +188,13 @@ _NEARLY_ALL: Final = 0.9999
 def run_age(outcome: str) -> str:
     """Return the share of the runs of an outcome that had ended by each age.
 
-    Ages by which none or all had ended say nothing, but for the last: infinity.
+    Ages by which none or all had ended say nothing, but for the last: any age.
     """
     of = is_(names.OUTCOME, outcome)
     by_age = increase(series.RUN_DURATION, of, by=("le",), part="_bucket")
     every = increase(series.RUN_DURATION, of, part="_count")
     by_age += f" / on () group_left () ({every} > 0)"
-    last = f'label_replace({share(every, every)}, "le", "+Inf", "", "")'
+    last = f'label_replace({share(every, every)}, "le", "any", "", "")'
     # Sorted by value, they are sorted by age: they are cumulated.
     return f"sort(({by_age} > 0 < {_NEARLY_ALL}) or {last})"
 

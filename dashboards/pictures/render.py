@@ -32,6 +32,8 @@ from dashboards.yamltext import to_yaml
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from dashboards.panels import Json
+
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parent.parent
 RULES: Final = ROOT / "dashboards" / "generated" / "prometheus" / "hangup.rules.yaml"
@@ -136,6 +138,8 @@ def start(stack: ExitStack, folder: Path, users: int) -> str:
         running(
             folder / "demo.log",
             *(sys.executable, "-m", "hangup", "demo", "--serve"),
+            # The dearer model: dollars that one can see after some minutes.
+            *("--provider", "anthropic"),
             *("--users", str(users), "--port", str(agent)),
         )
     )
@@ -167,6 +171,13 @@ def until_runs(prometheus: str) -> float:
     return time.time()
 
 
+def height_of(board: Json) -> int:
+    """Return how high the picture of a dashboard is, in pixels."""
+    places = [panel["gridPos"] for panel in board["panels"]]
+    rows: int = max(place["y"] + place["h"] for place in places)
+    return rows * _ROW + _MARGINS
+
+
 def draw(name: str, prometheus: str, page: int, span: tuple[float, float]) -> Path:
     """Draw one dashboard and return the picture's path.
 
@@ -179,9 +190,7 @@ def draw(name: str, prometheus: str, page: int, span: tuple[float, float]) -> Pa
     Raises:
         DrawingError: The page could not draw it.
     """
-    panels = BOARDS[name]["panels"]
-    places = [panel["gridPos"] for panel in panels]
-    height = max(place["y"] + place["h"] for place in places) * _ROW + _MARGINS
+    height = height_of(BOARDS[name])
     asked = {
         "board": name,
         "prometheus": prometheus,

@@ -66,6 +66,7 @@ function Stats(props: Props) {
           key={index}
           value={value}
           width={each}
+          text={panel.options.text}
           count={values.length}
         />
       ))}
@@ -84,7 +85,7 @@ function Bars(props: Props) {
   const least = panel.fieldConfig.defaults.min ?? Math.min(...numbers);
   const most = panel.fieldConfig.defaults.max ?? Math.max(...numbers);
   const gap = 8;
-  const room = (height - gap * (values.length - 1)) / values.length;
+  const room = (height - gap * values.length) / values.length;
   const tall = Math.min(Math.max(panel.options.minVizHeight, room), panel.options.maxVizHeight);
   const titles = values.map(({ title }) => title ?? '');
   const longest = titles.reduce((one, two) => (two.length > one.length ? two : one));
