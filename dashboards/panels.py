@@ -116,7 +116,9 @@ class Panel:
     def json(self, number: int, x: int, y: int) -> Json:
         """Return what Grafana reads."""
         defaults: Json = {
-            **_number(self.unit, self.kind),
+            **(
+                {"unit": self.unit} if self.overrides else _number(self.unit, self.kind)
+            ),
             "noValue": self.empty,
             "color": {"mode": "thresholds" if self.steps != _PLAIN else "fixed"},
             "thresholds": {
@@ -129,7 +131,7 @@ class Panel:
         }
         if self.steps == _PLAIN:
             defaults["color"]["fixedColor"] = "blue"
-        named = len(self.targets) > 1 or any(one.legend for one in self.targets)
+        named = len(self.targets) > 1 or any("{{" in one.legend for one in self.targets)
         # Bars are told apart by their names: a red one would look like a fault.
         if named and self.kind != "bargauge":
             defaults["color"] = {"mode": "palette-classic"}

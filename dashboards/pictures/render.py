@@ -46,6 +46,7 @@ STEP: Final = 10
 """Seconds between a curve's points at least: Grafana's "scrape interval"."""
 _ROW: Final = 38
 _MARGINS: Final = 72
+_MINUTE: Final = 60.0
 _PATIENCE: Final = 120.0
 _TOOLS: Final = ("prometheus", "chromium", "npx")
 
@@ -102,7 +103,7 @@ def running(log: Path, *command: str) -> Iterator[None]:
 
 def build(folder: Path) -> None:
     """Build the page, with the dashboards beside it."""
-    command = ["npx", "vite", "build", "--outDir", str(folder), "--logLevel", "warn"]
+    command = ["npx", "vite", "build", "--outDir", str(folder), "--logLevel", "error"]
     subprocess.run(command, cwd=HERE, check=True)  # noqa: S603
     boards = folder / "boards"
     boards.mkdir()
@@ -245,14 +246,15 @@ def main() -> None:
         if given.page is None:
             build(built)
         if given.prometheus is None:
-            left = until_runs(prometheus) + seconds - time.time()
+            left = until_runs(prometheus) + seconds + 2 * _MINUTE - time.time()
             time.sleep(max(0.0, left))
         handler = partial(_Handler, directory=str(built))
         server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         stack.callback(server.server_close)
         stack.callback(server.shutdown)
         Thread(target=server.serve_forever, daemon=True).start()
-        to = time.time()
+        # Not at a full minute: its label would be cut off at the right edge.
+        to = time.time() // _MINUTE * _MINUTE - _MINUTE / 6
         for name in [given.only] if given.only else BOARDS:
             picture = draw(name, prometheus, server.server_port, (to - seconds, to))
             sys.stdout.write(f"{picture}\n")
