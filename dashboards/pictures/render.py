@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -46,6 +47,7 @@ STEP: Final = 10
 """Seconds between a curve's points at least: Grafana's "scrape interval"."""
 _ROW: Final = 38
 _MARGINS: Final = 72
+_HANGUP: Final = "from hangup.cli import main; main()"
 _MINUTE: Final = 60.0
 _PATIENCE: Final = 120.0
 _TOOLS: Final = ("prometheus", "chromium", "npx")
@@ -96,8 +98,12 @@ def running(log: Path, *command: str) -> Iterator[None]:
         process = subprocess.Popen(command, stdout=out, stderr=out)  # noqa: S603
     try:
         yield
+    except DrawingError as error:
+        error.add_note(f"{command[0]} said: {log.read_text()[-2_000:]}")
+        raise
     finally:
-        process.terminate()
+        # As Ctrl-C does: the demo ends the processes that it started.
+        process.send_signal(signal.SIGINT)
         process.wait(30)
 
 
@@ -138,7 +144,7 @@ def start(stack: ExitStack, folder: Path, users: int) -> str:
     stack.enter_context(
         running(
             folder / "demo.log",
-            *(sys.executable, "-m", "hangup", "demo", "--serve"),
+            *(sys.executable, "-c", _HANGUP, "demo", "--serve"),
             # The dearer model: dollars that one can see after some minutes.
             *("--provider", "anthropic"),
             *("--users", str(users), "--port", str(agent)),
