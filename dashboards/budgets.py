@@ -31,6 +31,7 @@ PATIENCE: Final = Row(
             Target(queries.run_age("abandoned"), "{{le}}"),
             unit=SHARE,
             width=8,
+            aside=True,
         ),
         bars(
             "Delivered, by age in seconds",
@@ -39,6 +40,7 @@ PATIENCE: Final = Row(
             Target(queries.run_age("delivered"), "{{le}}"),
             unit=SHARE,
             width=8,
+            aside=True,
         ),
         bars(
             "Patience against duration",

@@ -236,9 +236,14 @@ def curve(  # noqa: PLR0913
 
 
 def bars(
-    title: str, description: str, *targets: Target, unit: str, width: int = 6
+    title: str,
+    description: str,
+    *targets: Target,
+    unit: str,
+    width: int = 6,
+    aside: bool = False,
 ) -> Panel:
-    """Return one bar for each series."""
+    """Return one bar for each series, its name above it, or aside where it is short."""
     options = {
         "reduceOptions": _LAST,
         "displayMode": "basic",
@@ -247,9 +252,9 @@ def bars(
         "valueMode": "color",
         "sizing": "manual",
         "minVizWidth": 8,
-        "minVizHeight": 16,
+        "minVizHeight": 16 if aside else 32,
         "maxVizHeight": 44,
-        "namePlacement": "top",
+        "namePlacement": "left" if aside else "top",
         "text": {"titleSize": 13, "valueSize": 16},
     }
     return Panel(

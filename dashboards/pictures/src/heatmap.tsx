@@ -55,7 +55,6 @@ export function Heatmap({ all, span, step, width, height, theme }: Props) {
     const { bounds, counts } = cells(all);
     const most = Math.max(1e-9, ...counts.flatMap((row) => [...row.values()]));
     const tall = (height - BOTTOM) / bounds.length;
-    const wide = ((width - LEFT) * step) / (span.to - span.from);
     const x = (at: number) => LEFT + ((width - LEFT) * (at - span.from)) / (span.to - span.from);
     const seconds = getValueFormat('s');
     const every = Math.ceil(14 / tall);
@@ -73,7 +72,8 @@ export function Heatmap({ all, span, step, width, height, theme }: Props) {
       for (const [at, count] of row) {
         if (count > 1e-9) {
           pen.fillStyle = hue(Math.sqrt(count / most));
-          pen.fillRect(x(at - step), y, Math.max(1, wide - GAP), tall - GAP);
+          const left = Math.max(LEFT, x(at - step));
+          pen.fillRect(left, y, Math.max(1, x(at) - left - GAP), tall - GAP);
         }
       }
     });
