@@ -25,20 +25,22 @@ PATIENCE: Final = Row(
     "When users leave, when runs finish",
     (
         bars(
-            "Abandoned, by age of the run",
+            "Abandoned, by age in seconds",
             "Of the runs that were abandoned, the share that was by that age in "
             "seconds. Where it flattens, whoever is still there stays.",
             Target(queries.run_age("abandoned"), "{{le}}"),
             unit=SHARE,
             width=8,
+            aside=True,
         ),
         bars(
-            "Delivered, by age of the run",
+            "Delivered, by age in seconds",
             "Of the runs that were delivered, the share that was by that age in "
             "seconds. A deadline at 0.99 loses one answer in a hundred.",
             Target(queries.run_age("delivered"), "{{le}}"),
             unit=SHARE,
             width=8,
+            aside=True,
         ),
         bars(
             "Patience against duration",
@@ -96,10 +98,10 @@ DRY_RUN: Final = Row(
             "and the dollars spent after abandonment that it would save.",
             Target(queries.RUNS_OBSERVED, name="Runs observed", unit=COUNT),
             Target(queries.WOULD_STOP, name="Would stop", unit=COUNT),
-            Target(queries.WOULD_LOSE, name="Answers it would lose", unit=COUNT),
-            Target(queries.WOULD_REFUSE, name="Calls it would refuse", unit=COUNT),
+            Target(queries.WOULD_LOSE, name="Answers lost", unit=COUNT),
+            Target(queries.WOULD_REFUSE, name="Calls refused", unit=COUNT),
             Target(queries.WOULD_SAVE, name="Would save", unit=USD),
-            Target(queries.RUN_P95, name="95 % are over by", unit=SECONDS),
+            Target(queries.RUN_P95, name="95 % over by", unit=SECONDS),
             unit=COUNT,
             width=16,
         ),

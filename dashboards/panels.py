@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from dashboards import ids
+from dashboards.series import exposed
+from hangup.otel import names
 
 Json = dict[str, Any]
 
@@ -16,6 +18,19 @@ USD: Final = "currencyUSD"
 SHARE: Final = "percentunit"
 SECONDS: Final = "s"
 COUNT: Final = "short"
+WHOLE: Final = "locale"
+"""Counts that are no curve: growth has fractions, and nobody lost 25.04 answers."""
+
+_HEADINGS: Final = {
+    "job": "Job",
+    exposed(names.RUN_NAME): "Run name",
+    exposed(names.MODEL): "Model",
+    exposed(names.CAUSE): "Cause",
+    exposed(names.VERSION): "Version",
+    exposed(names.MODE): "Mode",
+    exposed(names.POLICY): "Policy",
+}
+"""What a label is called above its column, in the order of the columns."""
 
 THIS_MONTH: Final = "now/M"
 
@@ -101,7 +116,9 @@ class Panel:
     def json(self, number: int, x: int, y: int) -> Json:
         """Return what Grafana reads."""
         defaults: Json = {
-            "unit": self.unit,
+            **(
+                {"unit": self.unit} if self.overrides else _number(self.unit, self.kind)
+            ),
             "noValue": self.empty,
             "color": {"mode": "thresholds" if self.steps != _PLAIN else "fixed"},
             "thresholds": {
@@ -114,10 +131,15 @@ class Panel:
         }
         if self.steps == _PLAIN:
             defaults["color"]["fixedColor"] = "blue"
-        if len(self.targets) > 1 or any(one.legend for one in self.targets):
+        named = len(self.targets) > 1 or any("{{" in one.legend for one in self.targets)
+        # Bars are told apart by their names: a red one would look like a fault.
+        if named and self.kind != "bargauge":
             defaults["color"] = {"mode": "palette-classic"}
-        if self.kind == "timeseries":
+        if self.kind in ("timeseries", "bargauge"):
+            # Else the smallest bar of all is an empty one.
             defaults["min"] = 0
+        if self.kind == "bargauge" and self.unit == SHARE:
+            defaults["max"] = 1
         made: Json = {
             "id": number,
             "type": self.kind,
@@ -150,6 +172,8 @@ class Panel:
         }
 
 
+_LINE: Final = 4
+"""Rows of the grid that one number needs."""
 _LAST: Final[Json] = {"calcs": ["lastNotNull"], "fields": "", "values": False}
 
 
@@ -159,6 +183,7 @@ def stat(  # noqa: PLR0913
     *targets: Target,
     unit: str,
     width: int = 4,
+    height: int = _LINE,
     steps: Steps = _PLAIN,
     empty: str = "no runs",
 ) -> Panel:
@@ -171,8 +196,10 @@ def stat(  # noqa: PLR0913
         "justifyMode": "auto",
         "orientation": "auto",
     }
+    if height > _LINE:
+        options["text"] = {"valueSize": 48}
     return Panel(
-        *("stat", title, description, targets, unit, width, 4, steps, options),
+        *("stat", title, description, targets, unit, width, height, steps, options),
         instant=True,
         empty=empty,
     )
@@ -209,17 +236,26 @@ def curve(  # noqa: PLR0913
 
 
 def bars(
-    title: str, description: str, *targets: Target, unit: str, width: int = 6
+    title: str,
+    description: str,
+    *targets: Target,
+    unit: str,
+    width: int = 6,
+    aside: bool = False,
 ) -> Panel:
-    """Return one bar for each series."""
+    """Return one bar for each series, its name above it, or aside where it is short."""
     options = {
         "reduceOptions": _LAST,
         "displayMode": "basic",
         "orientation": "horizontal",
         "showUnfilled": True,
         "valueMode": "color",
+        "sizing": "manual",
         "minVizWidth": 8,
-        "minVizHeight": 16,
+        "minVizHeight": 16 if aside else 32,
+        "maxVizHeight": 44,
+        "namePlacement": "left" if aside else "top",
+        "text": {"titleSize": 13, "valueSize": 16},
     }
     return Panel(
         *("bargauge", title, description, targets, unit, width, 8),
@@ -267,32 +303,53 @@ def table(  # noqa: PLR0913
             "id": "organize",
             "options": {
                 "excludeByName": dict.fromkeys(("Time", *drop), True),
-                "indexByName": {},
+                "indexByName": {label: at for at, label in enumerate(_HEADINGS)},
                 "renameByName": {key: target.name for key, target in columns.items()},
             },
         },
     )
-    overrides = tuple(
-        {
-            "matcher": {"id": "byName", "options": target.name},
-            "properties": [{"id": "unit", "value": target.unit or unit}],
-        }
-        for target in targets
+    # Under its own name a label is found by links; so it is only shown by another.
+    overrides = (
+        *(
+            _override(label, {"displayName": heading})
+            for label, heading in _HEADINGS.items()
+        ),
+        _override(exposed(names.RUN_NAME), {"custom.width": 210}),
+        *(
+            _override(
+                target.name, _number(target.unit or unit, "table") | {"noValue": "-"}
+            )
+            for target in targets
+        ),
     )
     return Panel(
-        *("table", title, description, targets, unit, width, 9),
+        *("table", title, description, targets, unit, width, 8),
         options={
             "cellHeight": "sm",
             "showHeader": True,
             "sortBy": [{"displayName": targets[0].name, "desc": True}],
         },
-        custom={"align": "auto", "filterable": True},
+        custom={"align": "auto", "filterable": True, "minWidth": 90},
         instant=True,
         form="table",
         links=links,
         changes=changes,
         overrides=overrides,
     )
+
+
+def _override(of: str, options: Json) -> Json:
+    properties = [{"id": key, "value": value} for key, value in options.items()]
+    return {"matcher": {"id": "byName", "options": of}, "properties": properties}
+
+
+def _number(unit: str, kind: str) -> Json:
+    """Return how a number is written in a kind of panel."""
+    if unit == COUNT and kind not in ("timeseries", "heatmap"):
+        return {"unit": WHOLE, "decimals": 0}
+    if unit == USD and kind == "stat":
+        return {"unit": unit, "decimals": 2}
+    return {"unit": unit}
 
 
 @dataclass(frozen=True, slots=True)

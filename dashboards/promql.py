@@ -25,6 +25,8 @@ CHOSEN: Final = {
     names.MODEL: "model",
 }
 """Labels that a dashboard narrows by a variable wherever a metric has them."""
+_MOST_BARS: Final = 8
+
 CAUSE_CHOSEN: Final = "cause"
 """Variable that only panels about causes heed: it would empty every denominator."""
 
@@ -136,6 +138,11 @@ def quantile(
     selected = select(metric, *matchers, board=board, part="_bucket")
     inner = summed(metric, f"rate({selected}[{window}])", (*by, "le"))
     return f"histogram_quantile({q:g}, {inner}) >= 0"
+
+
+def largest(expr: str) -> str:
+    """Return the largest values first, as many as there is room for in a panel."""
+    return f"topk({_MOST_BARS}, {expr})"
 
 
 def share(part: str, whole: str) -> str:

@@ -18,6 +18,7 @@ from dashboards.promql import (
     hours,
     increase,
     is_,
+    largest,
     quantile,
     rate,
     select,
@@ -97,10 +98,12 @@ RUNS_BY_MODE: Final = increase(series.RUNS, by=_MODE)
 
 def wasted_by(label: str) -> str:
     """Return the wasted dollars of the range by a label of the cost."""
-    return increase(series.COST, WASTED, CAUSE, by=(label,))
+    return largest(increase(series.COST, WASTED, CAUSE, by=(label,)))
 
 
-WASTED_BY_TENANT: Final = increase(series.TENANT_COST, WASTED, by=(names.TENANT,))
+WASTED_BY_TENANT: Final = largest(
+    increase(series.TENANT_COST, WASTED, by=(names.TENANT,))
+)
 WORST: Final = (
     "topk(15, "
     + increase(
@@ -116,10 +119,10 @@ SHARE_NOW: Final = share(
     increase(series.COST, WASTED, window="1h"),
     increase(series.METERED_COST, window="1h"),
 )
-TOOL_TIME: Final = increase(
-    series.CALL_TIME, WASTED, is_(names.CALL_KIND, calls.TOOL), by=_NAME
+TOOL_TIME: Final = largest(
+    increase(series.CALL_TIME, WASTED, is_(names.CALL_KIND, calls.TOOL), by=_NAME)
 )
-WASTED_TOKENS: Final = increase(series.TOKENS, WASTED, by=(names.TOKEN_TYPE,))
+WASTED_TOKENS: Final = largest(increase(series.TOKENS, WASTED, by=(names.TOKEN_TYPE,)))
 
 # Stopping.
 
@@ -142,9 +145,9 @@ ACTIVE: Final = f"sum by ({exposed(names.STATE)}) ({select(series.ACTIVE)})"
 OLDEST: Final = f"max({select(series.OLDEST)})"
 OLDEST_BY_PROCESS: Final = f"max by (job, instance) ({select(series.OLDEST)})"
 UNSETTLED: Final = increase(series.UNSETTLED)
-UNSETTLED_BY_NAME: Final = increase(series.UNSETTLED, by=_NAME)
+UNSETTLED_BY_NAME: Final = largest(increase(series.UNSETTLED, by=_NAME))
 SWALLOWED: Final = increase(series.SWALLOWED)
-SWALLOWED_BY_NAME: Final = increase(series.SWALLOWED, by=_NAME)
+SWALLOWED_BY_NAME: Final = largest(increase(series.SWALLOWED, by=_NAME))
 REFUSED: Final = "60 * " + rate(
     series.REFUSALS, CAUSE, by=(names.DECISION, names.CALL_KIND)
 )
@@ -169,7 +172,7 @@ UNPRICED_SHARE: Final = share(
 OUTSIDE_SHARE: Final = share(
     increase(series.METERED_TOKENS, OUTSIDE), increase(series.METERED_TOKENS)
 )
-UNKNOWN_BY_MODEL: Final = increase(series.UNKNOWN, by=(names.MODEL,))
+UNKNOWN_BY_MODEL: Final = largest(increase(series.UNKNOWN, by=(names.MODEL,)))
 
 # Budgets.
 
@@ -179,13 +182,21 @@ def run_quantile(q: float, outcome: str) -> str:
     return quantile(q, series.RUN_DURATION, is_(names.OUTCOME, outcome), window=RANGE)
 
 
+_NEARLY_ALL: Final = 0.9999
+
+
 def run_age(outcome: str) -> str:
-    """Return the share of the runs of an outcome that had ended by each age."""
+    """Return the share of the runs of an outcome that had ended by each age.
+
+    Ages by which none or all had ended say nothing, but for the last: any age.
+    """
     of = is_(names.OUTCOME, outcome)
     by_age = increase(series.RUN_DURATION, of, by=("le",), part="_bucket")
     every = increase(series.RUN_DURATION, of, part="_count")
+    by_age += f" / on () group_left () ({every} > 0)"
+    last = f'label_replace({share(every, every)}, "le", "any", "", "")'
     # Sorted by value, they are sorted by age: they are cumulated.
-    return f"sort({by_age} / on () group_left () ({every} > 0))"
+    return f"sort(({by_age} > 0 < {_NEARLY_ALL}) or {last})"
 
 
 def left_quantile(q: float) -> str:
@@ -198,9 +209,11 @@ def over_quantile(q: float) -> str:
     return quantile(q, series.OVERRUN)
 
 
-LEAVE_SHARE: Final = share(
-    increase(series.RUNS, ABANDONED, is_(names.CAUSE, "disconnect"), by=_NAME),
-    increase(series.RUNS, by=_NAME),
+LEAVE_SHARE: Final = largest(
+    share(
+        increase(series.RUNS, ABANDONED, is_(names.CAUSE, "disconnect"), by=_NAME),
+        increase(series.RUNS, by=_NAME),
+    )
 )
 # The dry run: what enforcing would have done to the observed runs.
 WOULD_STOP: Final = increase(

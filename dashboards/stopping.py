@@ -216,6 +216,7 @@ BLIND: Final = Row(
             Target(queries.BUS, "{{job}}"),
             unit=SHARE,
             width=6,
+            height=8,
             steps=falling(settings.BUS_DOWN_SHARE, 0.99),
             empty="no bus",
         ),

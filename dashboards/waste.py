@@ -145,7 +145,7 @@ OVER_TIME: Final = Row(
         curve(
             "Share of metered spend wasted, last hour",
             "The lines are the objective and the share at which a ticket is filed.",
-            Target(queries.SHARE_NOW),
+            Target(queries.SHARE_NOW, "wasted"),
             unit=SHARE,
             steps=_LIMITS,
         ),

@@ -132,6 +132,7 @@ def test_panel_units(panel: Json) -> None:
         panels.SHARE,
         panels.SECONDS,
         panels.COUNT,
+        panels.WHOLE,
     }
     assert panel["fieldConfig"]["defaults"]["noValue"]
 

@@ -1,0 +1,1 @@
+"""How the pictures of the dashboards in the README are drawn."""
