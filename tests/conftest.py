@@ -25,6 +25,13 @@ if os.environ.get("CI") == "true":
     settings.load_profile("ci")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Dashboards and rules are JSON and YAML: one Python is enough for them."""
+    for item in items:
+        if "dashboards" in item.path.parts:
+            item.add_marker(pytest.mark.wide)
+
+
 @pytest.fixture(autouse=True)
 def _pristine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for variable in tuple(os.environ):

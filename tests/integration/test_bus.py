@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from hangup.bus.base import Transport
 
-pytestmark = pytest.mark.timeout(100)
+pytestmark = [pytest.mark.timeout(100), pytest.mark.wide]
 
 ID = "ab" * 16
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hangup.core.run import Run
 
 pytestmark = [
+    pytest.mark.wide,
     pytest.mark.timeout(300),
     # Celery's own: files of a backend that is dropped, and what billiard forks.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),

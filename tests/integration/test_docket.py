@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from support.queue_workers import Worker
     from support.telemetry import Telemetry
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.wide]
 
 IN_TIME = 3.0
 """Seconds after T0, on a busy machine; the answers would take twenty."""
