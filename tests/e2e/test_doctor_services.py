@@ -28,7 +28,8 @@ pytestmark = pytest.mark.wide
 _SUPPORT = Path(__file__).parents[1] / "support"
 _STOCK = _SUPPORT / "stock"
 _HANGUP = (sys.executable, "-c", "from hangup.cli import main; main()")
-_INSTRUMENT = str(Path(sys.executable).with_name("opentelemetry-instrument"))
+_BESIDE = Path(sys.executable).parent
+_INSTRUMENT = str(_BESIDE / "opentelemetry-instrument")
 
 
 class Collector(BaseHTTPRequestHandler):
@@ -68,6 +69,8 @@ async def doctor(*words: str, **variables: str) -> tuple[int | None, dict[str, A
         cwd=_STOCK,
         env={
             **os.environ,
+            # What is installed beside the interpreter is typed by its name.
+            "PATH": os.pathsep.join([str(_BESIDE), os.environ["PATH"]]),
             "PYTHONPATH": os.pathsep.join(sys.path),
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
             **variables,
@@ -141,7 +144,13 @@ async def two_that_run() -> tuple[int | None, dict[str, Any]]:
         ]
         try:
             await asyncio.to_thread(wait_for_files, Path(room), len(running))
-            return await doctor("--dir", room)
+            # They may be looked at from their first line on: until they are up.
+            async with asyncio.timeout(90):
+                while True:
+                    status, said = await doctor("--dir", room)
+                    seen = [one["samples"] for one in said["looked_at"]]
+                    if len(seen) == len(running) and all(seen):
+                        return status, said
         finally:
             for one in running:
                 one.send_signal(signal.SIGTERM)

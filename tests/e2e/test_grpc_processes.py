@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from hangup.demo.journal import CallRecord
 
-pytestmark = pytest.mark.timeout(110)
+pytestmark = [pytest.mark.timeout(200), pytest.mark.wide]
 
 BUDGET = 2.5
 RATE = 20
@@ -279,7 +279,7 @@ def test_one_bill_over_modes(three: Three, plan: tuple[str, ...]) -> None:
         assert {fate for fate, _ in booked} == {"sunk", "wasted"}
         assert {cause for _, cause in booked} == {"disconnect"}
         assert abs(sum(booked.values()) - spent) <= len(calls)
-        assert abs(of_fate(booked, "wasted") - wasted) <= 2 * len(calls)
+        assert abs(of_fate(booked, "wasted") - wasted) <= 5 * len(calls)
         await three.books.settle(_one_more(runs, ("abandoned", "disconnect")))
 
     three.run(check())

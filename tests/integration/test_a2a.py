@@ -145,7 +145,7 @@ async def state_of(client: Client, task: str) -> int:
 
 async def becomes(client: Client, task: str, state: int) -> None:
     """Wait until a task is in this state."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while await state_of(client, task) != state:  # noqa: ASYNC110  it tells nobody
             await asyncio.sleep(0.01)
 

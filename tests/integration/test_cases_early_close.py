@@ -88,7 +88,11 @@ def test_c3_span_lost_on_early_close(way: Exit) -> None:
             left = {"disconnect": 1} if way is client_leaves else {}
             assert telemetry.abandoned() == left
             assert telemetry.total(names.CALLS) == 1
-            assert telemetry.total(names.TOKENS, type="output") > 0
+            # Whoever leaves may do so before anything of the answer was read here.
+            known = telemetry.total(names.TOKENS, type="output")
+            assert known or (
+                way is client_leaves and telemetry.total(names.UNKNOWN_CALLS) == 1
+            )
             spent, booked = (
                 telemetry.total(names.METERED_TOKENS),
                 telemetry.total(names.TOKENS),
