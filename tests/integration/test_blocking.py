@@ -213,7 +213,8 @@ def test_a6_the_deadline_stops_blocking_code_too(app: str) -> None:
             await rig_.idle(served)
             whole = "generator" not in app
             assert {status for status, _, _ in answers} == {504 if whole else 200}
-            rig_.closed_in_time(began + 1.0)
+            await rig_.model.log.closed_count(rig_.model.log.opened)
+            rig_.closed_in_time(began + 1.0, 3.0)
             await _until(lambda: len(desk.ended) == AT_ONCE)
             assert max(desk.ended) < began + 3.0 + IN_TIME
             assert rig_.telemetry.abandoned() == {"deadline": AT_ONCE}
