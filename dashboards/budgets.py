@@ -16,10 +16,10 @@ from dashboards.panels import (
     curve,
     table,
 )
-from dashboards.series import exposed
+from dashboards.series import legend
 from hangup.otel import names
 
-_NAME: Final = "{{" + exposed(names.RUN_NAME) + "}}"
+_NAME: Final = legend(names.RUN_NAME)
 
 PATIENCE: Final = Row(
     "When users leave, when runs finish",

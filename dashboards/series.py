@@ -35,6 +35,11 @@ def exposed(otel: str, kind: Kind | None = None, unit: str = "") -> str:
     return name
 
 
+def legend(*labels: str) -> str:
+    """Return Grafana's legend format that shows these labels' values."""
+    return " ".join("{{" + exposed(label) + "}}" for label in labels)
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
     """One metric.

@@ -19,10 +19,10 @@ from dashboards.panels import (
     stat,
     table,
 )
-from dashboards.series import exposed
+from dashboards.series import legend
 from hangup.otel import names
 
-_NAME: Final = "{{" + exposed(names.RUN_NAME) + "}}"
+_NAME: Final = legend(names.RUN_NAME)
 
 NOW: Final = Row(
     "Now",
@@ -98,7 +98,7 @@ TIME: Final = Row(
         curve(
             "Runs, by state",
             "Those that run and those that are stopping, over all processes.",
-            Target(queries.ACTIVE, "{{" + exposed(names.STATE) + "}}"),
+            Target(queries.ACTIVE, legend(names.STATE)),
             unit=COUNT,
         ),
         curve(
@@ -133,11 +133,7 @@ WHO: Final = Row(
             "enforced.",
             Target(
                 queries.REFUSED,
-                "{{"
-                + exposed(names.DECISION)
-                + "}} {{"
-                + exposed(names.CALL_KIND)
-                + "}}",
+                legend(names.DECISION, names.CALL_KIND),
             ),
             unit=COUNT,
         ),
@@ -198,7 +194,7 @@ BLIND: Final = Row(
         bars(
             "Calls without usage by model",
             "Often streams whose usage was not asked for.",
-            Target(queries.UNKNOWN_BY_MODEL, "{{" + exposed(names.MODEL) + "}}"),
+            Target(queries.UNKNOWN_BY_MODEL, legend(names.MODEL)),
             unit=COUNT,
         ),
         table(

@@ -18,10 +18,10 @@ from dashboards.panels import (
     stat,
     table,
 )
-from dashboards.series import exposed
+from dashboards.series import legend
 from hangup.otel import names
 
-_MODE: Final = "{{" + exposed(names.MODE) + "}}"
+_MODE: Final = legend(names.MODE)
 _LIMITS: Final = rising(settings.OBJECTIVE, settings.WASTE_SHARE)
 
 MONTH: Final = Row(
@@ -158,13 +158,13 @@ WHERE: Final = Row(
         bars(
             "Wasted by cause",
             "Why the runs were abandoned on which money was spent afterwards.",
-            Target(queries.wasted_by(names.CAUSE), "{{" + exposed(names.CAUSE) + "}}"),
+            Target(queries.wasted_by(names.CAUSE), legend(names.CAUSE)),
             unit=USD,
         ),
         bars(
             "Wasted by model",
             "The requested model; beyond the first 30 they are in 'other'.",
-            Target(queries.wasted_by(names.MODEL), "{{" + exposed(names.MODEL) + "}}"),
+            Target(queries.wasted_by(names.MODEL), legend(names.MODEL)),
             unit=USD,
         ),
         bars(
@@ -172,7 +172,7 @@ WHERE: Final = Row(
             "The route or declared name; beyond the first 50 they are in 'other'.",
             Target(
                 queries.wasted_by(names.RUN_NAME),
-                "{{" + exposed(names.RUN_NAME) + "}}",
+                legend(names.RUN_NAME),
             ),
             unit=USD,
         ),
@@ -180,7 +180,7 @@ WHERE: Final = Row(
             "Wasted by tenant",
             "Tenants of HANGUP_TENANTS; everybody else is 'other'. It heeds neither "
             "run name nor model.",
-            Target(queries.WASTED_BY_TENANT, "{{" + exposed(names.TENANT) + "}}"),
+            Target(queries.WASTED_BY_TENANT, legend(names.TENANT)),
             unit=USD,
         ),
         table(
@@ -199,13 +199,13 @@ WHERE: Final = Row(
         bars(
             "Wasted tool time by run name",
             "Seconds that tools ran for runs that were abandoned: a tool costs too.",
-            Target(queries.TOOL_TIME, "{{" + exposed(names.RUN_NAME) + "}}"),
+            Target(queries.TOOL_TIME, legend(names.RUN_NAME)),
             unit=SECONDS,
         ),
         bars(
             "Wasted tokens by type",
             "Tokens of unpriced models are here and in no dollars.",
-            Target(queries.WASTED_TOKENS, "{{" + exposed(names.TOKEN_TYPE) + "}}"),
+            Target(queries.WASTED_TOKENS, legend(names.TOKEN_TYPE)),
             unit=COUNT,
         ),
     ),

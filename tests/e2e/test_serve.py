@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from dashboards import files
-from support.prometheus import Prometheus, free_port
+from support.processes import free_port
+from support.prometheus import Prometheus
 
 from hangup.demo.journal import CallRecord
 from hangup.demo.population import Kind

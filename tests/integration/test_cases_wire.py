@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import httpx2
 import pytest
-from opentelemetry import baggage, context
 from opentelemetry.instrumentation.httpx import (
     HTTPX2ClientInstrumentor,
     HTTPXClientInstrumentor,
@@ -18,6 +17,7 @@ from opentelemetry.instrumentation.httpx import (
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from support.core import in_loop
+from support.propagation import with_baggage
 from support.pulse import Pulse
 from support.rig import IN_TIME, LONG, Caller, Rig, rig
 from support.wire import OUTSIDE, TOKEN, logged_server, resolving_outside
@@ -37,19 +37,6 @@ pytestmark = pytest.mark.timeout(60)
 
 FULL = {f"user.key{number}": "v" * 289 for number in range(40)}
 """40 entries of 300 bytes: half as much again as a baggage may have."""
-
-
-@contextlib.contextmanager
-def carrying(entries: dict[str, str]) -> Iterator[None]:
-    """Have these in the baggage."""
-    here = context.get_current()
-    for key, value in entries.items():
-        here = baggage.set_baggage(key, value, here)
-    token = context.attach(here)
-    try:
-        yield
-    finally:
-        context.detach(token)
 
 
 FORMS = ("both", "hangup", "baggage")
@@ -100,7 +87,7 @@ class _Overflow:
 
     async def parent(self, http: httpx.AsyncClient, form: str, stop: str) -> None:
         seconds = self.budget if stop == "deadline" else None
-        with pytest.raises(hangup.RunAbandoned) as caught, carrying(FULL):
+        with pytest.raises(hangup.RunAbandoned) as caught, with_baggage(**FULL):
             async with hangup.run(budget=seconds, name=stop) as run:
                 if stop == "killed":
                     self._killed.append(run)
@@ -213,7 +200,7 @@ def test_c7_baggage_leaks_to_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     @in_loop
     async def check() -> None:
         async with rig(LONG) as rig_:
-            with http_instrumented(rig_), carrying({"user": "u1"}):
+            with http_instrumented(rig_), with_baggage(user="u1"):
                 async with (
                     httpx.AsyncClient(follow_redirects=True) as first,
                     httpx2.AsyncClient(follow_redirects=True) as second,

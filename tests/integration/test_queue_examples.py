@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.modelthread import ModelThread
+from support.processes import free_port
 from support.queue_workers import Worker, working
 from support.rig import LONG
 from support.stores import Redis, directory
@@ -35,12 +36,6 @@ REQUEST = (
 ).encode()
 READY = {"celery_agent": " ready.", "docket_agent": "* note"}
 SCHEME = {"celery_agent": "redis+socket", "docket_agent": "unix"}
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-        return port
 
 
 @pytest.mark.wide

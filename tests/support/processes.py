@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import subprocess
+
+
+def free_port() -> int:
+    """Return a port on loopback that nobody listens on.
+
+    For what does not take a socket that listens already.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
 
 
 def end(process: subprocess.Popen[bytes] | None, patience: float) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from support.books import DIRECTORY, Books
+from support.processes import end, free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -96,7 +96,7 @@ async def serving(  # noqa: PLR0913  keywords
     books = directory / "books"
     books.mkdir(parents=True)
     log = directory / "log"
-    port = _free_port()
+    port = free_port()
     path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     with log.open("wb") as out:
         process = subprocess.Popen(  # noqa: ASYNC220, S603  an interpreter of ours
@@ -118,20 +118,7 @@ async def serving(  # noqa: PLR0913  keywords
         await _listening(served)
         yield served
     finally:
-        if process.poll() is None:
-            process.terminate()
-            try:
-                await asyncio.to_thread(process.wait, _PATIENCE)
-            finally:
-                process.kill()
-                process.wait()
-
-
-def _free_port() -> int:
-    # Not every server takes a socket that listens already.
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-        return port
+        await asyncio.to_thread(end, process, _PATIENCE)
 
 
 async def _listening(served: Serving) -> None:

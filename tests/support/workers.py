@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client.parser import text_string_to_metric_families
+from support.processes import end, free_port
 from support.rig import Caller
-from support.servers import listening
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,12 +32,6 @@ def command(name: str, port: int) -> list[str]:
     found = re.search(rf"<!-- {name} -->\n```\n(.+)\n```", text)
     assert found is not None, name
     return [sys.executable, "-m", *shlex.split(found[1].replace("8000", str(port)))]
-
-
-def free_port() -> int:
-    with listening() as sock:
-        port: int = sock.getsockname()[1]
-        return port
 
 
 class Workers:
@@ -160,10 +154,4 @@ async def workers(
     try:
         yield found
     finally:
-        if process.poll() is None:
-            process.terminate()
-            try:
-                await asyncio.to_thread(process.wait, _PATIENCE)
-            finally:
-                process.kill()
-                process.wait()
+        await asyncio.to_thread(end, process, _PATIENCE)
