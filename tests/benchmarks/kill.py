@@ -129,7 +129,7 @@ def measure(url: str, kills: int, runs: int) -> dict[str, list[float]]:
             took["kill"].append(owner.hears()["at"] - began)
             time.sleep(PAUSE)
             began = time.monotonic()
-            publisher.publish(CHANNEL, marker)
+            publisher.publish(CHANNEL, f"stop {number:016x} {marker}")
             took["bare"].append(bare.hears()["at"] - began)
     finally:
         owner.end()
@@ -163,6 +163,8 @@ def _redis() -> Any:
         server = subprocess.Popen(command, stdout=subprocess.DEVNULL)  # noqa: S603
         try:
             while not path.exists():
+                if server.poll() is not None:
+                    raise RuntimeError("redis-server ended before it listened")
                 time.sleep(0.01)
             yield f"unix://{path}"
         finally:

@@ -195,7 +195,7 @@ def test_what_is_planted_is_found_and_nothing_else(
 
 def test_everything_in_the_table_is_planted() -> None:
     planted = {check for _, _, wanted in PLANTS.values() for check, _ in wanted}
-    # Two services it takes to disagree: below.
+    # Two services it takes to disagree: see test_doctor_services.
     assert planted | {"modes-disagree"} == {check.id for check in CHECKS}
 
 

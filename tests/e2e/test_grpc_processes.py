@@ -176,9 +176,11 @@ class Three:
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
     made = Three(tmp_path_factory.mktemp("books"))
-    made.run(made.start())
-    yield made
-    made.close()
+    try:
+        made.run(made.start())
+        yield made
+    finally:
+        made.close()
 
 
 def after(calls: list[CallRecord], t0: float) -> int:

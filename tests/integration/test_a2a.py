@@ -261,10 +261,10 @@ def test_the_deadline_and_the_token_of_the_caller_hold_in_the_agent() -> None:
         with pytest.raises(DeadlineExceeded):
             async with hangup.run(2.0, name="caller") as run:
                 async for _ in client.send_message(message()):
-                    assert agent.run.id == run.id
-                    assert agent.run.joined
-                    assert agent.run.deadline.remaining() <= 2.0
+                    pass
         await eventually(lambda: agent.live == 0)
+        assert (agent.run.id, agent.run.joined) == (run.id, True)
+        assert agent.run.deadline.at < run.deadline.at + 1.0  # from its arrival
         assert agent.run.cause in (Cause.DEADLINE, Cause.DISCONNECT, Cause.KILLED)
         assert telemetry.abandoned() == {"deadline": 1}
 

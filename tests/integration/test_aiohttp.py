@@ -147,7 +147,7 @@ def test_fifty_walk_away_and_fifty_more_are_served(
             since = time.monotonic()  # the last of them has left
             async with Pulse() as pulse:
                 await log.closed_count(MANY, 30)
-            rig_.closed_in_time(since, IN_TIME + pulse.allowance)
+            await rig_.closed_in_time(since, IN_TIME + pulse.allowance)
             assert all(call.cut for call in log.calls)
             rig_.model.script(MODEL, SHORT)
             await asyncio.gather(*[is_served(served, kind) for _ in range(MANY)])
@@ -299,7 +299,7 @@ def test_without_word_from_aiohttp_the_connection_is_looked_at(
             since = time.monotonic()
             await leave()
             await rig_.model.log.closed_count(1)
-            rig_.closed_in_time(since, IN_TIME + peer.POLL_SECONDS)
+            await rig_.closed_in_time(since, IN_TIME + peer.POLL_SECONDS)
             await served.stop()
             assert rig_.telemetry.abandoned() == {"disconnect": 1}
 

@@ -172,7 +172,7 @@ def test_a6_sync_generator_and_thread_tools(
             await log.wait_for(lambda: _all_stream(log.calls, AT_ONCE))
             left = [caller.leaves() for caller in callers]
             await log.closed_count(AT_ONCE)
-            rig_.closed_in_time(max(left))
+            await rig_.closed_in_time(max(left))
             await rig_.idle(served)
             await _until(lambda: len(desk.ended) == AT_ONCE)
             assert max(desk.ended) - max(left) < IN_TIME
@@ -214,7 +214,7 @@ def test_a6_the_deadline_stops_blocking_code_too(app: str) -> None:
             whole = "generator" not in app
             assert {status for status, _, _ in answers} == {504 if whole else 200}
             await rig_.model.log.closed_count(rig_.model.log.opened)
-            rig_.closed_in_time(began + 1.0, 3.0)
+            await rig_.closed_in_time(began + 1.0, 3.0)
             await _until(lambda: len(desk.ended) == AT_ONCE)
             assert max(desk.ended) < began + 3.0 + IN_TIME
             assert rig_.telemetry.abandoned() == {"deadline": AT_ONCE}
@@ -242,7 +242,7 @@ def test_a6_a_generator_that_waits_for_a_client_who_does_not_read() -> None:
             await rig_.model.log.tokens_count(30)
             left = [caller.leaves() for caller in callers]
             await rig_.model.log.closed_count(2)
-            rig_.closed_in_time(max(left))
+            await rig_.closed_in_time(max(left))
             await rig_.idle(served)
             await _until(lambda: len(desk.ended) == 2)
             assert max(desk.ended) - max(left) < IN_TIME

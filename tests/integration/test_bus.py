@@ -294,7 +294,6 @@ def test_no_acknowledged_kill_is_lost_while_the_bus_restarts(
         assert {row["id"] for row in survey(transport).runs} >= set(spared)
 
 
-@pytest.mark.wide
 def test_a_cluster_carries_it_all_sharded() -> None:
     with directory() as place, Cluster(place) as cluster:
         urls = [node.url for node in cluster.nodes]

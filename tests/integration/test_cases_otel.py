@@ -80,7 +80,7 @@ def test_c2_sampled_out_run_is_unprotected(
                 left = max(caller.leaves() for caller in callers)
                 await rig_.model.log.closed_count(CLIENTS, within=5)
                 await rig_.idle(served)
-            rig_.closed_in_time(left)
+            await rig_.closed_in_time(left)
             assert all(call.cut for call in rig_.model.log.calls)
             assert rig_.telemetry.spans() == ()
             # Without an SDK there are no numbers; the stopping is what counts.

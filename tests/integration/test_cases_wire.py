@@ -271,7 +271,7 @@ def test_e2_clock_step_and_suspend_step(step: float) -> None:
                 late = time.monotonic() - begun - budget
                 assert -0.05 < late < 1.0 + pulse.allowance
                 await rig_.model.log.closed_count(2)
-                rig_.closed_in_time(begun + budget, 1.0 + pulse.allowance)
+                await rig_.closed_in_time(begun + budget, 1.0 + pulse.allowance)
             assert rig_.telemetry.abandoned() == {"deadline": 1}
             for _, at in seen:
                 assert at == pytest.approx(begun + budget, abs=0.3 + pulse.allowance)

@@ -106,10 +106,10 @@ def hosts() -> Iterator[Hosts]:
     hosts = Hosts()
     allowed = True
     try:
-        hosts.up()
-    except subprocess.CalledProcessError:
-        allowed = False
-    try:
+        try:
+            hosts.up()
+        except subprocess.CalledProcessError:
+            allowed = False
         require("right to make network namespaces", present=allowed)
         yield hosts
     finally:

@@ -207,7 +207,6 @@ async def _retried(bench: Bench) -> None:
         with contextlib.suppress(hangup.RunCancelled):
             async with hangup.run(30) as run:
                 await bench.docket.add(again)("again")
-                await bench.late("again", 0) if bench.of("again") else None
                 await bench.begun("again", 8)
                 await asyncio.sleep(0.3)  # it has failed, and waits to be retried
                 run.cancel("killed")
@@ -334,7 +333,6 @@ def test_a_message_carries_the_run_or_not_at_all() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.wide
 def test_f4_e1_workers_that_are_down_or_have_another_clock() -> None:
     async def main() -> None:
         async with benched() as bench:

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.timeout(60)
 TESTS = Path(__file__).parents[1]
 
 
-async def forked(temporality: str) -> Receiver:
+async def forked(temporality: str, *words: str) -> Receiver:
     """Let the process run to its end; returns what it and its children exported."""
     with Receiver() as receiver:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "support.forking"),
+            *(sys.executable, "-m", "support.forking", *words),
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]),
@@ -43,7 +43,9 @@ def test_a_forked_child_begins_at_zero_and_loses_nothing() -> None:
 
     @in_loop
     async def check() -> None:
-        for receiver in await asyncio.gather(forked("cumulative"), forked("delta")):
+        for receiver in await asyncio.gather(
+            forked("cumulative"), forked("delta"), forked("cumulative", "late")
+        ):
             right(receiver)
 
     check()

@@ -172,7 +172,7 @@ def test_c1_detach_noise(caplog: pytest.LogCaptureFixture) -> None:
             left = await asyncio.gather(*map(walk_away, names))
             await rigged.idle(served)
             await rigged.model.log.closed_count(100, within=5)
-            rigged.closed_in_time(max(left))
+            await rigged.closed_in_time(max(left))
             stale = {str(run.id) for run in registry.live_runs()}
             assert stale == set()
 

@@ -124,7 +124,7 @@ async def test_a_client_that_leaves_stops_every_kind(leaving: str) -> None:
                         call.cancel()
                     await rig_.model.log.closed_count(4, IN_TIME)
             await rig_.model.log.closed_count(4, IN_TIME)
-            rig_.closed_in_time(left)
+            await rig_.closed_in_time(left)
         assert rig_.telemetry.abandoned() == {"disconnect": 4}
         for run in agent.runs:
             assert run.abandonment.at - left < 0.5
@@ -149,7 +149,7 @@ async def test_the_budget_ends_every_kind_with_its_status() -> None:
                 assert words == "The deadline passed before there was an answer."
                 assert trailing["hangup-cause"] == "deadline"
             await rig_.model.log.closed_count(4, IN_TIME)
-            rig_.closed_in_time(max(run.deadline.at for run in agent.runs))
+            await rig_.closed_in_time(max(run.deadline.at for run in agent.runs))
         assert rig_.telemetry.abandoned() == {"deadline": 4}
 
 

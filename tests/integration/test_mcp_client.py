@@ -63,6 +63,7 @@ def test_f1_mcp_cancel_never_sent(transport: str) -> None:
                 await eventually(lambda: shop.live == 0)
                 served = [run for run in shop.runs if run is not None]
                 await eventually(lambda: all(run.abandonment for run in served))
+                assert len(served) == MANY
                 assert {run.cause for run in served} <= {Cause.DISCONNECT, Cause.KILLED}
                 if transport != "http":
                     await eventually(lambda: shop.cancels == MANY)

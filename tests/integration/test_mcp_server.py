@@ -18,7 +18,6 @@ from hangup.config import Mode
 from hangup.core.cause import Cause
 from hangup.errors import ArgumentError, ConfigError
 from hangup.otel import names
-from hangup.servers import mcp as adapter
 from hangup.servers.mcp import protect
 
 if TYPE_CHECKING:
@@ -338,4 +337,3 @@ def test_what_cannot_be_used_is_said_at_once() -> None:
         protect(Workshop().server, budget=-1)
     with pytest.raises(ConfigError, match="tools"):
         protect(Workshop().server, tools={"add": {"bugdet": 1}})
-    adapter.uninstall()

@@ -12,6 +12,7 @@ import anyio
 import pytest
 from anyio._backends import _asyncio as anyio_asyncio
 from support.core import in_loop
+from support.mcp_rig import eventually
 
 import hangup
 from hangup.testing import telemetry
@@ -103,12 +104,14 @@ SHAPES: list[Callable[[Stubborn], Awaitable[None]]] = [
 def test_b7_stubborn_task_of_a_run_spins_no_cpu() -> None:
     """It is woken by its own alarm, and not at every turn of the loop."""
 
+    live: list[hangup.Run] = []
+
     async def killed(
         shape: Callable[[Stubborn], Awaitable[None]], it: Stubborn
     ) -> None:
         with contextlib.suppress(hangup.RunAbandoned):
             async with hangup.run() as run:
-                asyncio.get_running_loop().call_later(0.1, run.cancel)
+                live.append(run)
                 await shape(it)
 
     # What a loop of another kind, such as uvloop's, has left among anyio's states: its
@@ -123,7 +126,10 @@ def test_b7_stubborn_task_of_a_run_spins_no_cpu() -> None:
         with telemetry(settle=0.3):
             them = {shape: Stubborn() for shape in SHAPES}
             runs = [asyncio.create_task(killed(*each)) for each in them.items()]
-            await asyncio.sleep(0.1 + CALM_AFTER)
+            await eventually(lambda: all(it.woken for it in them.values()))
+            for run in live:
+                run.cancel()
+            await asyncio.sleep(CALM_AFTER)
             before = {shape: it.woken for shape, it in them.items()}
             began = time.monotonic()
             await asyncio.sleep(SECONDS)

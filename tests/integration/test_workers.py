@@ -139,7 +139,7 @@ def test_gather_with_return_exceptions_does_not_lose_the_stop(how: str) -> None:
                     await rig_.model.log.opened_count(3)
                     left = caller.leaves()
                     await rig_.model.log.closed_count(3)
-                    rig_.closed_in_time(left)
+                    await rig_.closed_in_time(left)
                 else:
                     assert (await caller.answer())[0] == 409
                 await rig_.idle(served)

@@ -10,6 +10,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from hangup.core import registry
+from hangup.core.opening import open_call
 from hangup.core.registry import RunObserver
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def opened(scope: RunScope) -> Run:
 @contextlib.contextmanager
 def spending(run: Run) -> Iterator[None]:
     """Hold a spending call of ``run`` open, as the layer that watches spans does."""
-    task = run.work.call_opened()
+    task = open_call(run)
     try:
         yield
     finally:

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import sys
 
+from opentelemetry import metrics
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
@@ -45,7 +46,11 @@ def forked() -> int:
 
 
 def main() -> None:
-    hangup.instrument(tracer_provider=tracers, meter_provider=meters, mode="enforce")
+    late = "late" in sys.argv  # the meters are set when hangup is installed already
+    given = None if late else meters
+    hangup.instrument(tracer_provider=tracers, meter_provider=given, mode="enforce")
+    if late:
+        metrics.set_meter_provider(meters)
     fork = multiprocessing.get_context("fork")
     spend_in_a_run("parent", PARENT)
     children = [forked()]

@@ -145,8 +145,9 @@ class Rig:
         """Wait until no request is being served."""
         await asyncio.to_thread(served.idle)
 
-    def closed_in_time(self, since: float, within: float = IN_TIME) -> None:
-        """Assert that every model call is over that long after ``since``."""
+    async def closed_in_time(self, since: float, within: float = IN_TIME) -> None:
+        """Wait until every model call is over; it was that long after ``since``."""
+        await self.model.log.closed_count(self.model.log.opened)
         for call in self.model.log.calls:
             assert call.closed is not None
             assert call.closed - since <= within

@@ -1,4 +1,4 @@
-"""The house stands as DESIGN 8 draws it: one way down, small rooms, labelled doors."""
+"""The house: imports one way down, small rooms, labelled doors."""
 
 from __future__ import annotations
 

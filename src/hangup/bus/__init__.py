@@ -28,6 +28,7 @@ from hangup.bus.base import BusDown, Transport
 from hangup.bus.live import Live
 from hangup.bus.member import Member
 from hangup.core import registry, remote
+from hangup.errors import ConfigError
 
 __all__ = ["connect", "install", "uninstall"]
 
@@ -37,7 +38,6 @@ _logger = logging.getLogger("hangup")
 class _Installed:
     member: Member | None = None
     live: Live | None = None
-    forks = False
 
 
 def connect(url: str) -> Transport:
@@ -45,6 +45,7 @@ def connect(url: str) -> Transport:
 
     Raises:
         BusDown: The library for it is not installed; says what to install.
+        ConfigError: The URL cannot be read.
     """
     kind = "memory" if urlsplit(url).scheme == "memory" else "redis"
     try:
@@ -74,7 +75,7 @@ def install() -> None:
         return
     try:
         transport = connect(url)
-    except BusDown as error:
+    except (BusDown, ConfigError) as error:
         _logger.error("hangup cannot join its bus: %s", error)  # noqa: TRY400  clear
         remote.plug(_Unreachable())
         return
@@ -86,9 +87,6 @@ def install() -> None:
     member.start()
     # A process that ends with its run has still to acknowledge the stop.
     atexit.register(member.farewell)
-    if not _Installed.forks and hasattr(os, "register_at_fork"):
-        _Installed.forks = True
-        os.register_at_fork(after_in_child=_after_fork)
 
 
 def uninstall() -> None:
@@ -106,3 +104,7 @@ def uninstall() -> None:
 def _after_fork() -> None:
     if _Installed.member is not None:
         _Installed.member.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -103,7 +103,7 @@ class Live(registry.RunObserver):
         self._held: dict[str, _Held] = {}
         self._unclaimed: set[str] = set()
         self._unread: set[str] = set()
-        # Nobody listens in a child process until it has a run.
+        # Nobody listens in a child process until it has a run, or its metrics are read.
         self._asleep = True
         for run in registry.live_runs():
             self.started(run)
@@ -178,7 +178,10 @@ class Live(registry.RunObserver):
     def roots(self, prefix: str = "") -> list[Run]:
         """Return the live roots whose id begins so, the oldest first."""
         with self._lock:
-            runs = [*self._runs.values(), *self._twins]
+            # Not the values: a run may go meanwhile.
+            refs = self._runs.valuerefs()
+            runs = [run for ref in refs if (run := ref()) is not None]
+            runs += self._twins
         found = [run for run in runs if run.id.startswith(prefix)]
         return sorted(found, key=lambda run: run.started_at)
 
@@ -204,9 +207,9 @@ class Live(registry.RunObserver):
             keys = list(self._held if all_of_them else self._unclaimed)
             self._unclaimed.clear()
             for key in keys:
-                held = self._held[key]
-                run = held.run()
-                if run is None:
+                held = self._held.get(key)
+                run = None if held is None else held.run()
+                if held is None or run is None:
                     self._drop(key)
                     continue
                 rank = held.rank or rank_of(held.opened_at)

@@ -131,7 +131,7 @@ class Member:
             self._transport.close()
 
     def after_fork(self) -> None:
-        """Begin anew in a child process, with threads as soon as it has a run."""
+        """Begin anew in a child process, with threads once it has a run or is asked."""
         ended = self._ended.is_set()
         self._begin_anew()
         if ended:
@@ -195,21 +195,21 @@ class Member:
     def _stop_run(self, stop: Stop) -> None:
         run_id = stop.marker.run_id
         runs = self._live.holding(run_id)
+        self._obeying = True  # of this thread alone: the speaker's have no reply
         self._obey(runs, stop.marker, stop.reply)
+        self._obeying = False
         if not runs and run_id in self._acknowledged:
             self._asked_again.append((stop.reply, run_id))
             self._wake.set()
 
     def _obey(self, runs: list[Run], marker: Marker, reply: str) -> None:
         """Stop runs as an operator said. Acts in every mode; idempotent."""
-        self._obeying = True
         for run in runs:
             if marker.cause is not Cause.SUPERSEDED or run.mode.refuses:
                 guarded(run.cancel, marker.cause, marker.detail)
             # Written by the speaker: here every step delays the loop that is to stop.
             self._obeyed.append((reply, run))
             self._wake.set()
-        self._obeying = False
 
     def _acknowledge(self, run: Run) -> str | None:
         """Return what the holder of a run answers; None where it has delivered it."""
@@ -245,8 +245,7 @@ class Member:
                 _loud(error)
                 self._speaking = self._answering = False
                 self._clock.forget()
-                self._due = time.monotonic() + pause.length()
-                ended.wait(self._due - time.monotonic())
+                ended.wait(pause.length())
                 self._due = 0.0  # everything again: what was under way is lost
             else:
                 self._speaking = True
@@ -269,12 +268,13 @@ class Member:
         while self._listings:
             self._list(self._listings.popleft())
         if time.monotonic() >= self._due:
+            # Before it is read: who asks for another meanwhile is not forgotten.
+            wait = self._reconcile * random.uniform(0.5, 1.5)  # noqa: S311  no secret
+            self._due = time.monotonic() + wait
             self._clock.ask()
             self._claim(self._live.take_claims(self._clock.at, all_of_them=True))
             self._live.take_unread()
             self._read([run.id for run in self._live.roots()])
-            wait = self._reconcile * random.uniform(0.5, 1.5)  # noqa: S311  no secret
-            self._due = time.monotonic() + wait
             return
         self._claim(self._live.take_claims(self._clock.at))
         self._read(self._live.take_unread())

@@ -17,6 +17,7 @@ from hangup.core.cause import Cause
 
 MOST_DETAIL = 500  # characters
 _MOST_TEXT = 65_536
+_MOST_DIGITS = 20
 _HEX = frozenset("0123456789abcdef")
 _ID = 32
 
@@ -107,7 +108,12 @@ def read(message: str) -> Stop | Held | Listing | None:
         marker = read_marker(text)
         return None if marker is None else Stop(reply, marker)
     words = rest.split(" ")
-    if kind == "held" and len(words) == len(Held._fields) and words[1].isdecimal():
+    if (
+        kind == "held"
+        and len(words) == len(Held._fields)
+        and words[1].isdecimal()
+        and len(words[1]) <= _MOST_DIGITS
+    ):
         return Held(words[0], int(words[1]), words[2])
     if kind == "list" and len(words) == len(Listing._fields):
         prefix = "" if words[1] == "-" else words[1]

@@ -122,7 +122,7 @@ def survey(transport: Transport, prefix: str = "", *, patience: float = 2.0) -> 
     found = Survey(asked=transport.publish(messages.write_listing(reply, prefix)))
     while found.answered < found.asked and (left := until - time.monotonic()) > 0:
         answer = _read(transport.next_answer(reply, left))
-        if answer is None or not isinstance(answer.get("runs"), list):
+        if answer is None or not answer.keys() >= {"runs", "process", "last", "more"}:
             continue
         for row in answer["runs"]:
             found.runs.append({**row, "process": answer["process"]})

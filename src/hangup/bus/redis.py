@@ -288,11 +288,9 @@ class RedisTransport:
     def claim(self, claims: Sequence[Claim]) -> list[Holder]:
         """Settle who is the newest."""
         keys = [f"{self._prefix}:held:{claim.key}" for claim in claims]
-        words: list[str] = [str(HELD_TTL), self._publish]
-        for claim in claims:
-            words += (claim.run_id, str(claim.rank))
+        named = [word for one in claims for word in (one.run_id, str(one.rank))]
         with self._asking() as client:
-            words[1] = self._publish  # known once connected
+            words = [str(HELD_TTL), self._publish, *named]  # known once connected
             held: Any = client.eval(_CLAIM, len(keys) + 1, self._channel, *keys, *words)
         parts = [one.partition(" ") for one in held]
         return [Holder(int(rank), run_id) for rank, _, run_id in parts]

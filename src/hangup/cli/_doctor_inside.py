@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     Wrong = Iterator[tuple[str, str]]
 
-_SPEAKS_HTTPX2: Final = ("openai", "anthropic")
 # Whose spans show model calls, whatever client they are made with.
 _GENAI: Final = ("openai", "anthropic", "genai", "langchain", "llama", "litellm")
 _REFUSING: Final = ("refuse", "enforce")
@@ -187,15 +186,14 @@ def httpx2_unspanned(evidence: Evidence) -> Wrong:
             yield one.where, f"{seen['bare']} model calls had no span"
             continue
         loaded = found.get("loaded") or ()
-        users = [name for name in _SPEAKS_HTTPX2 if name in loaded]
-        if "anthropic" in users:
-            users.remove("anthropic")  # makes its spans itself
         spanned = any(
             "HTTPX2" in name or any(word in name.lower() for word in _GENAI)
             for name in found.get("instrumentors") or ()
         )
-        if users and "httpx2" in loaded and not spanned and not seen.get("span"):
-            yield one.where, f"{' and '.join(users)} over httpx2"
+        # Not anthropic: its client makes spans itself.
+        over = "openai" in loaded and "httpx2" in loaded
+        if over and not spanned and not seen.get("span"):
+            yield one.where, "openai over httpx2"
 
 
 def host_denied(evidence: Evidence) -> Wrong:

@@ -66,7 +66,6 @@ class Command:
 
     Args:
         words: The command and its arguments.
-        log: Where its output goes.
     """
 
     def __init__(self, words: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from hangup.cli._doctor_evidence import Source, read_prometheus
 from hangup.cli._doctor_launch import CouldNotLookError
+from hangup.otel import names
 
 if TYPE_CHECKING:
     from hangup.cli._doctor_evidence import Sample
@@ -58,8 +59,8 @@ def _only_grows(sample: Sample) -> bool:
 
 _OUR_COUNTERS: Final = frozenset(
     (
-        *("hangup.tokens", "hangup.calls", "hangup.runs", "hangup.metered.tokens"),
-        *("hangup.cost.usd", "hangup.metered.cost.usd", "hangup.refusals"),
+        *(names.TOKENS, names.CALLS, names.RUNS, names.METERED_TOKENS),
+        *(names.COST, names.METERED_COST, names.REFUSALS),
     )
 )
 

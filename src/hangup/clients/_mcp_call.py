@@ -52,16 +52,12 @@ class ToolCall:
     Args:
         run: The run.
         link: To the process that serves it.
-        tool: The tool that is called, None for any other method.
         protected: It is never refused, and finished once it has begun.
     """
 
-    def __init__(
-        self, run: Run, link: Link, tool: str | None, *, protected: bool
-    ) -> None:
+    def __init__(self, run: Run, link: Link, *, protected: bool) -> None:
         self._run = run
         self._link = link
-        self._tool = tool
         self._protected = protected
 
     async def through(self, send: Send, limit: float | None) -> Any:

@@ -54,8 +54,7 @@ class Link:
             return
         self._queue.append(notice)
         with contextlib.suppress(RuntimeError):  # closed, and with it the session
-            # An empty context: this is nobody's work.
-            self._loop.call_soon_threadsafe(self._begin, context=Context())
+            self._loop.call_soon_threadsafe(self._begin)
 
     async def close(self) -> None:
         """Send what is queued, for at most a moment, and nothing more after it."""
@@ -73,7 +72,10 @@ class Link:
 
     def _begin(self) -> None:
         if not self._closed and (self._task is None or self._task.done()):
-            self._task = self._loop.create_task(self._send(), name="hangup-settle")
+            # An empty context: this is nobody's work, whoever closes the session.
+            self._task = self._loop.create_task(
+                self._send(), name="hangup-settle", context=Context()
+            )
 
     async def _send(self) -> None:
         from mcp.types import Request  # noqa: PLC0415  it has been imported long ago

@@ -17,18 +17,18 @@ from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from hangup.clients.mending import Mending
 from hangup.core.admission import admit, stop_here
 from hangup.core.guard import guarded
 from hangup.otel import calls
 from hangup.otel.call import least_time
+from hangup.otel.mending import Mending
 from hangup.otel.propagator import run_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from hangup.clients.patch import Patch
     from hangup.core.run import Run
+    from hangup.otel.patch import Patch
 
 _CANCEL_WITHIN: Final = 5.0
 _ENDED: Final = (

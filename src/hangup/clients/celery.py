@@ -8,10 +8,9 @@ Nothing is to be done for it but ``hangup.instrument()`` on both sides, or
   past its deadline: the time in the queue counts) the task is not run. Its state is
   ``REVOKED``, with the cause in the error, and it counts as a refused call;
 - while it runs, its spending calls are refused once the run has stopped, and its HTTP
-  requests closed; the worker learns it within about a quarter of a second from the
-  board
-  (see :mod:`hangup.clients.celery_board`). No worker process is ever killed for it:
-  code that makes no calls runs on until it makes one;
+  requests closed; the worker learns it within a second, mostly a quarter of one, from
+  the board (see :mod:`hangup.clients.celery_board`). No worker process is ever killed
+  for it: code that makes no calls runs on until it makes one;
 - when the run stops, the task is revoked (``app.control.revoke``), without terminating
   anything, and marked so in the result backend: whoever waits for it is woken. (In
   ``refuse`` mode what has begun goes on: it is revoked, but not marked.) Not so a task
@@ -24,6 +23,7 @@ workers know only the deadline, and hear only of revokes while they are up.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import math
 import os
@@ -36,26 +36,26 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hangup.clients import celery_tasks
 from hangup.clients.celery_board import board_of, clerk, keeps_results, later
-from hangup.clients.mending import Mending
 from hangup.config import Mode
 from hangup.core.admission import stop_here
 from hangup.core.cleanup import Detached
 from hangup.core.current import current_run, position
 from hangup.core.guard import guarded
 from hangup.otel import carriers, errands, settlement
-from hangup.otel.board import Post
+from hangup.otel.errands import Lines
+from hangup.otel.mending import Mending
 from hangup.otel.ties import Ties
 from hangup.otel.wire import HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hangup.clients.patch import Patch
     from hangup.core.run import Run
     from hangup.otel.notices import Notice
+    from hangup.otel.patch import Patch
 
 _SCHEME: Final = "celery"
-_MOST_POSTS: Final = 10_000
+_MOST_TASKS: Final = 10_000
 _AT_EXIT: Final = 1.0
 _TASK_ID: Final = 4  # of send_task's arguments after the name
 _TASK_TYPE: Final = "task_type"
@@ -68,7 +68,7 @@ class _Sender:
         self.reset()
 
     def reset(self) -> None:
-        self.posts: OrderedDict[str, tuple[Any, Post, bool]] = OrderedDict()
+        self.lines: Lines[Any] = Lines(_SCHEME)
         self.apps: OrderedDict[str, Any] = OrderedDict()
         self.ties = Ties(_revoke)
 
@@ -99,28 +99,18 @@ def _revoke_now(app: Any, ids: list[str], reason: str, cuts: bool) -> None:  # n
 
 def _tell(origin: str, notice: Notice) -> None:
     """Take a notice for the board; see :class:`hangup.otel.settlement.Transport`."""
-    app, post, joined = _sender.posts.pop(origin.partition(":")[2], (None, None, False))
-    if app is None or post is None:
-        return
-    if joined and notice.cause is not None and notice.cause.value == "failed":
-        return  # of this process alone: whoever opened the run may try again
-    text = post.closed(notice, notice.clock.wall())
-    later(board_of(app).write, post, text)
+    found = _sender.lines.close(origin, notice)
+    if found is not None:
+        app, post, text = found
+        later(board_of(app).write, post, text)
 
 
 def _keep_line(app: Any, run: Run) -> None:
     """Keep a line for the run on the board of this application, from now on."""
-    key, elsewhere = errands.key_of(run)
-    if elsewhere or key in _sender.posts:
-        return
-    clock = run.clock
-    left = run.root.deadline.remaining()
-    post = Post(key, left, clock.monotonic(), clock.wall())
-    _sender.posts[key] = (app, post, run.root.joined)
-    if len(_sender.posts) > _MOST_POSTS:
-        _sender.posts.popitem(last=False)
-    later(board_of(app).write, post, post.opened())
-    settlement.remember(run, f"{_SCHEME}:{key}")
+    post = _sender.lines.open(run, app)
+    if post is not None:
+        later(board_of(app).write, post, post.opened())
+        settlement.remember(run, _sender.lines.origin_of(post))
 
 
 # Sending
@@ -169,7 +159,7 @@ def _send_task(original: Any, patch: Patch) -> Callable[..., Any]:
     def send_task(self: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         if not patch.active:
             return original(self, name, *args, **kwargs)
-        _without_old(kwargs)
+        guarded(_without_old, kwargs)
         run = guarded(_run_for, self, name, kwargs)
         if run is None:
             if position() is None:
@@ -225,7 +215,7 @@ def _tie(app: Any, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
             kwargs["task_id"] = task_id
     _keep_line(app, run)
     _sender.apps[task_id] = app
-    if len(_sender.apps) > _MOST_POSTS:
+    if len(_sender.apps) > _MOST_TASKS:
         _sender.apps.popitem(last=False)
     _sender.ties.add(run, task_id)
     kwargs["headers"] = {**(kwargs.get("headers") or {}), **errands.headers(run)}
@@ -251,7 +241,9 @@ def _get(original: Any, patch: Patch) -> Callable[..., Any]:
             if (refusal := stop_here(run)) is not None:
                 raise refusal from None
             raise
-        guarded(_sender.ties.done, run, self.id)
+        # A ResultSet has no id: whatever it waited for stays tied.
+        if (task_id := getattr(self, "id", None)) is not None:
+            guarded(_sender.ties.done, run, task_id)
         return result
 
     return get
@@ -280,6 +272,8 @@ def install() -> None:
     In a worker: before it starts, or in ``worker_process_init``.
     """
     settlement.set_transport(_tell, _SCHEME)
+    atexit.unregister(_flush_at_exit)
+    atexit.register(_flush_at_exit)
     _mending.install()
     celery_tasks.install()
 
@@ -289,4 +283,11 @@ def uninstall() -> None:
     settlement.set_transport(None, _SCHEME)
     celery_tasks.uninstall()
     _mending.uninstall()
+    if (signals := sys.modules.get("celery.signals")) is not None:
+        signals.before_task_publish.disconnect(_write_headers)
+    clerk.flush(_AT_EXIT)
+    atexit.unregister(_flush_at_exit)
+
+
+def _flush_at_exit() -> None:
     clerk.flush(_AT_EXIT)

@@ -199,7 +199,8 @@ class _Watch:
                 boards = list(self._of.items())
             time.sleep(min((of.pause for _, of in boards), default=0.0))
             with self._lock:
-                due = [(app, of, of.due()) for app, of in boards]
+                # Anew: one may have come meanwhile, and has seen that we run.
+                due = [(app, of, of.due()) for app, of in self._of.items()]
                 if not any(keys for *_, keys in due):
                     self._running = False
                     return

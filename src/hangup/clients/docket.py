@@ -9,9 +9,10 @@ Nothing is to be done for it but ``hangup.instrument()`` on both sides, or
   ``CANCELLED``, and it counts as a refused call;
 - while it runs it is cut as any task of a run is, and ends as ``CANCELLED`` too, so
   that a ``Retry`` does not bring it back;
-- when an enforced run stops, its tasks are cancelled (``docket.cancel``), wherever they
-  are; but for those with a key of your own, which may be another's task by now: they
-  stop by the board. In ``refuse`` none is begun, and what runs goes on.
+- when an enforced run stops, or any run is killed, its tasks are cancelled
+  (``docket.cancel``), wherever they are; but for those with a key of your own, which
+  may be another's task by now: they stop by the board. In ``refuse`` none is begun, and
+  what runs goes on.
 
 Who waits in ``get_result`` is stopped by the run itself. A retry carries the run too.
 The line on the run (see :mod:`hangup.otel.board`) is in docket's own Redis. What stops
@@ -33,20 +34,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hangup.clients import docket_tasks
 from hangup.clients.docket_tasks import board_name
-from hangup.clients.mending import Mending
 from hangup.config import Mode
 from hangup.core.guard import guarded
 from hangup.otel import errands, settlement
-from hangup.otel.board import Post
+from hangup.otel.errands import Lines
+from hangup.otel.mending import Mending
 from hangup.otel.once import warn_once
 from hangup.otel.ties import Ties
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from hangup.clients.patch import Patch
     from hangup.core.run import Run
+    from hangup.otel.board import Post
     from hangup.otel.notices import Notice
+    from hangup.otel.patch import Patch
 
     Errands = deque[Callable[[], Awaitable[object]]]
 
@@ -99,7 +101,7 @@ class _Sender:
         self.reset()
 
     def reset(self) -> None:
-        self.posts: OrderedDict[str, tuple[Any, _Clerk, Post, bool]] = OrderedDict()
+        self.lines: Lines[tuple[Any, _Clerk]] = Lines(_SCHEME)
         self.tasks: OrderedDict[str, tuple[Any, _Clerk]] = OrderedDict()
         self.clerks: weakref.WeakKeyDictionary[Any, _Clerk] = (
             weakref.WeakKeyDictionary()
@@ -137,28 +139,17 @@ async def _write(docket: Any, post: Post, text: str) -> None:
 
 def _tell(origin: str, notice: Notice) -> None:
     """Take a notice for the board; see :class:`hangup.otel.settlement.Transport`."""
-    found = _sender.posts.pop(origin.partition(":")[2], None)
-    if found is None:
-        return
-    docket, clerk, post, joined = found
-    if joined and notice.cause is not None and notice.cause.value == "failed":
-        return  # of this process alone: whoever opened the run may try again
-    text = post.closed(notice, notice.clock.wall())
-    clerk.submit(functools.partial(_write, docket, post, text))
+    found = _sender.lines.close(origin, notice)
+    if found is not None:
+        (docket, clerk), post, text = found
+        clerk.submit(functools.partial(_write, docket, post, text))
 
 
 def _keep_line(docket: Any, clerk: _Clerk, run: Run) -> None:
-    key, elsewhere = errands.key_of(run)
-    if elsewhere or key in _sender.posts:
-        return
-    clock = run.clock
-    left = run.root.deadline.remaining()
-    post = Post(key, left, clock.monotonic(), clock.wall())
-    _sender.posts[key] = (docket, clerk, post, run.root.joined)
-    if len(_sender.posts) > _MOST:
-        _sender.posts.popitem(last=False)
-    clerk.submit(functools.partial(_write, docket, post, post.opened()))
-    settlement.remember(run, f"{_SCHEME}:{key}")
+    post = _sender.lines.open(run, (docket, clerk))
+    if post is not None:
+        clerk.submit(functools.partial(_write, docket, post, post.opened()))
+        settlement.remember(run, _sender.lines.origin_of(post))
 
 
 # Adding
@@ -171,13 +162,13 @@ def _script_args(original: Any, patch: Patch) -> Callable[..., Any]:
     def schedule_script_args(self: Any, *args: Any, **kwargs: Any) -> Any:
         found = original(self, *args, **kwargs)
         if patch.active:
-            guarded(_tie, self, found[0]["message"])
+            guarded(_tie, self, found)
         return found
 
     return schedule_script_args
 
 
-def _tie(execution: Any, message: dict[bytes, bytes]) -> None:
+def _tie(execution: Any, prepared: Any) -> None:
     again = docket_tasks.carried_again(execution)
     if again is None:
         run = _run_for(execution)
@@ -190,6 +181,7 @@ def _tie(execution: Any, message: dict[bytes, bytes]) -> None:
             _sender.tasks.popitem(last=False)
         _sender.ties.add(run, execution.key)
         again = errands.headers(run)
+    message: dict[bytes, bytes] = prepared[0]["message"]
     message.update({name.encode(): text.encode() for name, text in again.items()})
 
 

@@ -23,10 +23,10 @@ from hangup.otel.ties import Watched
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
 
-    from hangup.clients.patch import Patch
     from hangup.core.run import Run
     from hangup.otel.board import Line
     from hangup.otel.errands import Errand
+    from hangup.otel.patch import Patch
 
     Done = Coroutine[Any, Any, Any]
 

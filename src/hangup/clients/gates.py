@@ -14,10 +14,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from hangup import config
-from hangup.clients.patch import Patch
 from hangup.core.guard import guarded
 from hangup.otel import carriers, wire
 from hangup.otel.hosts import host_allowed, host_of_url
+from hangup.otel.patch import Patch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,15 +15,15 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any, Final
 
-from hangup.clients.mending import Mending
 from hangup.core.admission import owner_of_cause
 from hangup.core.current import current_run
 from hangup.core.guard import guarded
+from hangup.otel.mending import Mending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from hangup.clients.patch import Patch
+    from hangup.otel.patch import Patch
 
 _LIBRARY: Final = "starlette.responses"
 

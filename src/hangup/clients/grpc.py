@@ -5,7 +5,8 @@ matter who instruments first, and nothing is carried twice. For a run that is en
 
 - an RPC takes no longer than the run has left, nor than its caller said;
 - it is cancelled when the run stops;
-- its error, once the run has stopped, is the stop, which no retry swallows.
+- when its answer is read, once the run has stopped, the error is the stop, which no
+  retry swallows.
 
 In every mode the metadata of an RPC to an internal host carries the run (``hangup``,
 ``baggage``), and that to any other host nothing of it, whatever an interceptor has put
@@ -18,27 +19,26 @@ less time, nor are those that begin when the run has stopped.
 
 from __future__ import annotations
 
+import asyncio
 import functools
-import threading
 import weakref
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hangup.clients import grpc_aio, grpc_sync, settle
 from hangup.clients.grpc_settle import SCHEME, channels, post
-from hangup.clients.mending import Mending
 from hangup.core.guard import guarded
 from hangup.errors import ArgumentError
+from hangup.otel.mending import Mending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hangup.clients.patch import Patch
+    from hangup.otel.patch import Patch
 
 # A server's adapter is no business of a client's: it is loaded by name.
 _SERVERS: Final = "hangup.servers.grpc"
 _OURS: Final = "_hangup_interceptor"
-_ANSWERS: Final = 0.1
 _CORE: Final = "grpc._cython"
 
 Channel = TypeVar("Channel")
@@ -81,17 +81,16 @@ def _made_server(kind: str) -> Callable[[Any, Patch], Callable[..., None]]:
     return make
 
 
+def _tell_servers(what: str, ours: Any, grace: float | None) -> Any:
+    return getattr(import_module(_SERVERS), what)(ours, grace)
+
+
 def _stop(original: Any, patch: Patch) -> Callable[..., Any]:
     @functools.wraps(original)
     def stop(self: Any, grace: float | None) -> Any:
         ours = getattr(self, _OURS, None)
         if patch.active and ours is not None:
-            if grace is not None and grace > _ANSWERS:
-                timer = threading.Timer(grace - _ANSWERS, ours.shut_down)
-                timer.daemon = True
-                timer.start()
-            else:
-                ours.shut_down()
+            guarded(_tell_servers, "stop", ours, grace)
         return original(self, grace)
 
     return stop
@@ -101,8 +100,12 @@ def _stop_aio(original: Any, patch: Patch) -> Callable[..., Any]:
     @functools.wraps(original)
     async def stop(self: Any, grace: float | None) -> None:
         ours = getattr(self, _OURS, None)
-        if patch.active and ours is not None:
-            await import_module(_SERVERS).stop_aio(ours, grace)
+        if (
+            patch.active
+            and ours is not None
+            and (guarded(_tell_servers, "stop_aio", ours, grace))
+        ):
+            await asyncio.sleep(0)  # who was told answers before it is cut
         await original(self, grace)
 
     return stop
@@ -144,7 +147,8 @@ def attach(channel: Channel, target: str | None = None) -> Channel:
     For a process that does not call that. Where it was called, nothing is done twice.
 
     Args:
-        channel: Of ``grpc`` or ``grpc.aio``, with or without interceptors.
+        channel: Of ``grpc`` or ``grpc.aio``, with or without interceptors. Keep it for
+            as long as its stubs are used: they do not, and it goes with the channel.
         target: Where it goes, as it was made with. Older versions of ``grpc.aio`` do
             not tell; without it nothing of the run is sent there then.
 

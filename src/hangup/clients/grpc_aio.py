@@ -14,8 +14,8 @@ from hangup.core.guard import guarded
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator
 
-    from hangup.clients.patch import Patch
     from hangup.otel.mending import Wanted
+    from hangup.otel.patch import Patch
 
     Accepts = Callable[[Any], bool]
 
@@ -39,8 +39,9 @@ def _begun(accepts: Accepts, original: Any, patch: Patch) -> Callable[..., None]
         ours = patch.active and accepts(channel)
         hop = guarded(_hop_to, channel) if ours else None
         if hop is not None:
-            deadline = guarded(_deadline, hop, deadline)
-            metadata = guarded(_metadata, hop, metadata)
+            clamped = guarded(_deadline, hop, deadline)
+            deadline = deadline if clamped is None else clamped
+            metadata = guarded(_metadata, hop, metadata) or ()
         original(
             self,
             request,
@@ -119,7 +120,7 @@ def _at_once(coroutine: Any) -> Any:
 
 def _is_timeout(error: BaseException) -> bool:
     code = getattr(error, "code", None)
-    return code is not None and getattr(code(), "name", "") == "DEADLINE_EXCEEDED"
+    return callable(code) and getattr(code(), "name", "") == "DEADLINE_EXCEEDED"
 
 
 def _is_cancel(error: BaseException) -> bool:

@@ -18,6 +18,7 @@ from hangup.core.current import position
 from hangup.core.guard import guarded
 from hangup.core.tree import current_task
 from hangup.otel import carriers, wire
+from hangup.otel.luggage import MAX_LENGTH
 from hangup.otel.notices import SETTLE_HEADER
 from hangup.otel.propagator import outgoing, run_in
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     Pairs = Iterable[tuple[str, str | bytes]]
 
-_MOST_BAGGAGE: Final = 8192  # of the W3C's
 # How early gRPC's own timer may come, by our clock: its milliseconds are rounded.
 _EARLY: Final = 0.1
 
@@ -85,10 +85,10 @@ class Hop:
         run = self._carried
         if run is None or not self._allowed:
             return pairs
-        here = outgoing(run)
+        header, entries = wire.encode(outgoing(run))
         if wire.BAGGAGE in propagate.get_global_textmap().fields:
-            _add_baggage(pairs, wire.to_baggage(here))
-        pairs.append((wire.HEADER, wire.encode_header(here)))
+            _add_baggage(pairs, entries)
+        pairs.append((wire.HEADER, header))
         return pairs
 
     def timeout(self, given: float | None) -> float | None:
@@ -163,13 +163,12 @@ def _is_cancelled(task: asyncio.Task[Any], run: Run) -> bool:
     return task.cancelling() > 0 or run.work.tree.signalled(task)
 
 
-def _add_baggage(pairs: list[tuple[str, str | bytes]], ours: dict[str, str]) -> None:
+def _add_baggage(pairs: list[tuple[str, str | bytes]], own: str) -> None:
     """Put our entries before what baggage there is, where that fits."""
-    own = ",".join(f"{key}={value}" for key, value in ours.items())
     for number, (key, value) in enumerate(pairs):
         if key.lower() == wire.BAGGAGE:
             text = value.decode("latin-1") if isinstance(value, bytes) else value
-            if len(own) + 1 + len(text) <= _MOST_BAGGAGE:
+            if len(own) + 1 + len(text) <= MAX_LENGTH:
                 pairs[number] = (key, f"{own},{text}")
             return
     pairs.append((wire.BAGGAGE, own))

@@ -1,7 +1,8 @@
 """Notices of what became of a run, to processes that helped it over gRPC.
 
 They go out on the courier's thread (:mod:`hangup.clients.settle`), on a channel of
-their own to the same target, with the credentials of the channel that was used.
+their own to the same target, made as the latest channel to it was that this has seen;
+without one it is an insecure channel.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _MOST: Final = 1_000
 
 
 class _Channels:
-    """How the channels to a target were made; the latest so many. Thread-safe."""
+    """How channels to a target were made. Thread-safe; when full, it begins anew."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Any, Any]] = {}
@@ -44,7 +45,7 @@ channels = _Channels()
 
 
 class _Holders:
-    """Targets that have said they hold runs; the latest so many. Thread-safe."""
+    """Targets that said they hold runs. Thread-safe; when full, it begins anew."""
 
     def __init__(self) -> None:
         self._known: dict[str, None] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from hangup.clients.grpc_hop import Hop
@@ -17,8 +18,8 @@ from hangup.core.guard import guarded
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hangup.clients.patch import Patch
     from hangup.otel.mending import Wanted
+    from hangup.otel.patch import Patch
 
     Accepts = Callable[[Any], bool]
 
@@ -100,7 +101,7 @@ def _with_call(accepts: Accepts, original: Any, patch: Patch) -> Callable[..., A
         try:
             response, call = original(self, request, timeout, metadata, *more, **named)
         except Exception as error:
-            guarded(hop.over, None)
+            guarded(_over, error, hop)
             _instead(hop, error)
             raise
         guarded(_over, call, hop)
@@ -165,15 +166,28 @@ def _begun(accepts: Accepts, original: Any, patch: Patch) -> Callable[..., Any]:
 
 
 def _watch(call: Any, hop: Hop) -> None:
+    # Nothing of ours may hold the call: gRPC cancels a stream that its owner drops.
+    state, there = call._state, weakref.ref(call)  # noqa: SLF001  as in _inactive
+
+    def cancel() -> None:
+        one = there()
+        if one is not None:
+            one.cancel()
+
     setattr(call, _HOP, hop)
-    if not call.add_callback(lambda: guarded(_over, call, hop)):
+    hop.watch(cancel)
+    if not call.add_callback(lambda: guarded(_ended, state, hop)):
         hop.over(None)
-        return
-    hop.watch(call.cancel)
+
+
+def _ended(state: Any, hop: Hop) -> None:
+    hop.over(state.trailing_metadata)
 
 
 def _over(call: Any, hop: Hop) -> None:
-    hop.over(call.trailing_metadata())
+    """Note the end of a call by what is left of it: itself, or its error."""
+    trailing = getattr(call, "trailing_metadata", None)
+    hop.over(None if trailing is None else trailing())
 
 
 def _instead(hop: Hop | None, error: BaseException) -> None:
@@ -181,7 +195,7 @@ def _instead(hop: Hop | None, error: BaseException) -> None:
     if hop is None or hop.run is None:
         return
     code = getattr(error, "code", None)
-    timed_out = code is not None and getattr(code(), "name", "") == "DEADLINE_EXCEEDED"
+    timed_out = callable(code) and getattr(code(), "name", "") == "DEADLINE_EXCEEDED"
     wait = hop.patience(timed_out=timed_out)
     if wait:
         time.sleep(wait)

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from hangup import config
 from hangup.clients import multiplex, openings, pools
 from hangup.clients.closing import close_unread
-from hangup.clients.patch import Patch
 from hangup.clients.recall import origin_of
 from hangup.clients.visit import Visit
 from hangup.core import registry
@@ -27,6 +26,7 @@ from hangup.core.guard import guarded
 from hangup.otel import carriers, settlement, wire
 from hangup.otel.hosts import host_allowed
 from hangup.otel.notices import SETTLE_HEADER
+from hangup.otel.patch import Patch
 from hangup.otel.propagator import REQUEST_HOST, outgoing, run_in
 
 if TYPE_CHECKING:

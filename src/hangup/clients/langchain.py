@@ -23,16 +23,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wrapt import register_post_import_hook
 
-from hangup.clients.mending import Mending
 from hangup.core.admission import stop_here
 from hangup.core.current import current_run
 from hangup.core.guard import guarded
 from hangup.core.tree import current_task
+from hangup.otel.mending import Mending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hangup.clients.patch import Patch
+    from hangup.otel.patch import Patch
 
 _MODULE: Final = "langchain_core.callbacks.manager"
 _OTEL: Final = "opentelemetry.instrumentation.genai.langchain.callback_handler"

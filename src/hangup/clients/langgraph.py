@@ -24,14 +24,14 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from hangup.clients.mending import Mending
 from hangup.core.current import current_run
 from hangup.core.guard import guarded
+from hangup.otel.mending import Mending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hangup.clients.patch import Patch
+    from hangup.otel.patch import Patch
 
 ANSWER: Final = "Not done: the run was stopped before this had finished."
 """What the model is told of a tool that was stopped."""

@@ -25,17 +25,17 @@ from typing import TYPE_CHECKING, Any, Final
 from hangup import config
 from hangup.clients import _mcp_settle
 from hangup.clients._mcp_call import ToolCall, refusal_of
-from hangup.clients.mending import Mending
 from hangup.core.current import Position, enter
 from hangup.core.guard import guarded
 from hangup.otel import carriers, mcpwire, wire
 from hangup.otel.hosts import host_allowed, host_of_url
+from hangup.otel.mending import Mending
 from hangup.otel.propagator import outgoing, run_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hangup.clients.patch import Patch
+    from hangup.otel.patch import Patch
 
 _SESSION: Final = ("mcp.client.session", "ClientSession")
 _HTTP: Final = ("mcp.client.streamable_http", "StreamableHTTPTransport")
@@ -81,7 +81,7 @@ def _call(session: Any, request: Any) -> ToolCall | None:
     protected = name is not None and (
         name in run.settings.irreversible or name in _destructive.get(session, ())
     )
-    return ToolCall(run, _mcp_settle.link_of(session), name, protected=protected)
+    return ToolCall(run, _mcp_settle.link_of(session), protected=protected)
 
 
 def _listings(original: Any, patch: Patch) -> Callable[..., Any]:

@@ -22,8 +22,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from hangup.clients.finish import running_loop, soon, to_the_end
-from hangup.clients.patch import Patch, patches
 from hangup.core.guard import guarded
+from hangup.otel.patch import Patch, patches
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,18 +14,18 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from hangup.clients.mending import Mending
 from hangup.core import registry
 from hangup.core.admission import owner_of_cause
 from hangup.core.guard import guarded
 from hangup.core.policy import Decision
+from hangup.otel.mending import Mending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hangup.clients.patch import Patch
     from hangup.core.cause import Cause
     from hangup.core.run import Run
+    from hangup.otel.patch import Patch
 
 _MODULE: Final = "agents.tracing.spans"
 _SPAN: Final = "SpanImpl"

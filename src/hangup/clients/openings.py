@@ -16,9 +16,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from hangup.clients.finish import running_loop, soon
-from hangup.clients.patch import Patch
 from hangup.clients.pools import Unfinished
 from hangup.core.interrupt import retrieve
+from hangup.otel.patch import Patch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -25,8 +25,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hangup.clients.finish import soon
-from hangup.clients.patch import Patch, patches
 from hangup.core.guard import guarded
+from hangup.otel.patch import Patch, patches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

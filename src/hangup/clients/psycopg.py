@@ -12,12 +12,12 @@ import functools
 from typing import TYPE_CHECKING, Any, Final
 
 from hangup.clients.finish import to_the_end
-from hangup.clients.mending import Mending
+from hangup.otel.mending import Mending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hangup.clients.patch import Patch
+    from hangup.otel.patch import Patch
 
 _LIBRARY: Final = "psycopg_pool"
 

@@ -11,10 +11,10 @@ import asyncio
 import functools
 from typing import TYPE_CHECKING, Any, Final
 
-from hangup.clients.patch import Patch
 from hangup.core.consumers import takes_jobs
 from hangup.core.current import POSITION, Position, enter
 from hangup.core.guard import guarded
+from hangup.otel.patch import Patch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

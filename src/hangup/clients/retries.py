@@ -11,18 +11,18 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Final
 
-from hangup.clients.mending import Mending
 from hangup.config import Mode
 from hangup.core.admission import ask, stop_here
 from hangup.core.current import current_run
 from hangup.core.guard import guarded
 from hangup.core.policy import Decision
 from hangup.core.unwind import is_signal
+from hangup.otel.mending import Mending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from hangup.clients.patch import Patch
+    from hangup.otel.patch import Patch
 
 
 class _Raise(Exception):  # noqa: N818  it carries one

@@ -168,7 +168,12 @@ def post_notices(origin: str, notices: Sequence[Notice]) -> None:
     """
     other = POSTS.get(origin.partition(":")[0])
     if other is not None:
-        other(origin, notices)
+        try:
+            other(origin, notices)
+        except (OSError, ValueError):
+            raise
+        except Exception as error:
+            raise OSError(f"notice not sent: {error!r}") from error
         return
     parts = urlsplit(origin)
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection

@@ -12,13 +12,13 @@ import copy
 import functools
 from typing import TYPE_CHECKING, Any, Final
 
-from hangup.clients.mending import Mending
 from hangup.core.guard import guarded
+from hangup.otel.mending import Mending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hangup.clients.patch import Patch
+    from hangup.otel.patch import Patch
 
 _LIBRARIES: Final = ("openai._streaming", "anthropic._streaming")
 _CLASSES: Final = ("Stream", "AsyncStream")

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from opentelemetry import context as context_api
 
-from hangup.clients.patch import Patch
 from hangup.core import registry
 from hangup.core.admission import owner_of_cause
 from hangup.core.current import POSITION, Position, enter, position
@@ -28,6 +27,7 @@ from hangup.core.guard import guarded
 from hangup.core.threads import COUNTED
 from hangup.errors import RunAbandoned, Stop
 from hangup.otel.context import POSITION_KEY
+from hangup.otel.patch import Patch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,8 @@ class Alarm:
     """Calls back once, unless it was stopped; stopped is for ever.
 
     Thread-safe without a lock: whoever arms it looks afterwards whether it was stopped
-    meanwhile, so no timer outlives the stop.
+    meanwhile, so no timer outlives the stop. Two that arm it at a time may both be
+    called back.
     """
 
     __slots__ = ("_stopped", "_timers")

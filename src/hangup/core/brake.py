@@ -94,7 +94,8 @@ class Brake(RunObserver):
         self._trip = trip
         self._window = Window(window)
         self._clock: Clock | None = None
-        self._lock = threading.Lock()
+        # Reentrant: a garbage collection may end a run in the middle of a count.
+        self._lock = threading.RLock()
 
     def abandoned(self, run: Run) -> None:
         """Count the run, and trip if that was one too many."""
@@ -115,7 +116,7 @@ class Brake(RunObserver):
 
     def after_fork(self) -> None:
         """Begin anew: the parent process's runs and lock mean nothing here."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._window.clear()
 
     def _count(self, run: Run, *, hit: bool) -> None:

@@ -49,6 +49,8 @@ class FileWatch:
 
     def start(self) -> None:
         """Start to look, if nobody does. Idempotent; raises nothing."""
+        if not self.asleep:
+            return
         self.asleep = False
         thread = threading.Thread(target=self._serve, name="hangup-policy", daemon=True)
         with contextlib.suppress(RuntimeError):  # the interpreter is going down

@@ -86,29 +86,17 @@ async def irreversible(
         if run is not None:
             run.check(needs)
 
-    step = _Step(run, needs, partial(action, *args, **kwargs))
-    held = None if run is None else run.work.tree.shield()
-    try:
-        return await _finish(asyncio.ensure_future(step.perform()))
-    finally:
-        step.over()
-        if run is not None:
-            run.work.tree.unshield(held)
+    return await _Step(run, needs, partial(action, *args, **kwargs)).through()
 
 
 async def see_through(run: Run, action: Callable[[], Awaitable[T]]) -> T:
     """Do a step that is known not to be undone: never refused, and once begun finished.
 
-    For adapters, of tools that say so themselves (DESIGN 4); :func:`irreversible` is
-    for code, which can ask first. A cancel that comes meanwhile is raised after it.
+    For adapters, of tools that say so themselves; :func:`irreversible` is for code,
+    which can ask first. A cancel that comes meanwhile is raised after it.
     """
-    step = _Step(run, 0.0, action, refusable=False)
-    held = run.work.tree.shield()
-    try:
-        return await _finish(asyncio.ensure_future(step.perform()))
-    finally:
-        step.over()
-        run.work.tree.unshield(held)
+    done: T = await _Step(run, 0.0, action, refusable=False).through()
+    return done
 
 
 class _Step:
@@ -133,7 +121,18 @@ class _Step:
         self._caller = current_task()
         self._level = 0 if self._caller is None else self._caller.cancelling()
 
-    async def perform(self) -> Any:
+    async def through(self) -> Any:
+        """Do it behind a shield, on a task of its own, to its end."""
+        tree = None if self._run is None else self._run.work.tree
+        held = None if tree is None else tree.shield()
+        try:
+            return await _finish(asyncio.ensure_future(self._perform()))
+        finally:
+            self._over()
+            if tree is not None:
+                tree.unshield(held)
+
+    async def _perform(self) -> Any:
         caller = self._caller
         if caller is not None and caller.cancelling() > self._level:
             raise asyncio.CancelledError
@@ -143,7 +142,7 @@ class _Step:
         result = self._action()
         return await result if inspect.isawaitable(result) else result
 
-    def over(self) -> None:
+    def _over(self) -> None:
         """Note that it has ended: what it has left behind is no part of it."""
         self._shield.deadline = Deadline.after(0, self._shield.deadline.clock)
 

@@ -26,7 +26,10 @@ loop_here = asyncio._get_running_loop  # noqa: SLF001
 
 
 def open_call(run: Run, call: object = None) -> int:
-    """Note a spending call of ``run`` that begins here; returns its number.
+    """Note a spending call of ``run`` that begins here.
+
+    Returns:
+        Its number, for ``Work.call_closed``.
 
     It is a reason to stop the running task, but for one behind a shield (what began
     there is finished) and one that was not born in the run (it serves others too).

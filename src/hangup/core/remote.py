@@ -58,7 +58,7 @@ def reach() -> Reach | None:
 
 
 def verdict(run_id: str) -> Verdict | None:
-    """Return whether a run was killed before it came here; for what waits in queues.
+    """Return whether a run was killed before it came here; for adapters of queues.
 
     Blocks, for seconds at most; not for event loops. None without a bus, and where the
     bus cannot be reached: work goes on under its own deadline.

@@ -113,9 +113,7 @@ def rule(  # noqa: PLR0913, PLR0917  what is known of the run, and asked for
         found = find(() if place is None else place.paths, name, tenant)
     most = _most(found, place, token, above)
     mode = most if mode is None else mode.least(most)
-    if parent is not None:
-        return Ruling(mode, token)
-    if found is None:
+    if parent is not None or found is None:
         return Ruling(mode, token)
     return Ruling(mode, token, found.budget, found.on_disconnect, found.grace)
 

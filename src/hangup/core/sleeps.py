@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from hangup.core.cause import Cause
 from hangup.core.clock import SYSTEM_CLOCK, timer_of
+from hangup.core.guard import guarded
 from hangup.core.registry import RunObserver
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ class Sleeps(RunObserver):
 
     def reset(self) -> None:
         """Forget everything, as a forked child must: its timers are its parent's."""
-        self._lock = threading.Lock()
+        # Reentrant: a garbage collection may close a run in the middle of these.
+        self._lock = threading.RLock()
         self._runs: weakref.WeakKeyDictionary[Run, float] = weakref.WeakKeyDictionary()
         self._armed = False
         self._last: float | None = None
@@ -105,7 +107,7 @@ class Sleeps(RunObserver):
         slept = self._slept()
         late: list[Run] = []
         with self._lock:
-            self._armed = bool(self._runs)
+            again = self._armed = bool(self._runs)
             if slept is not None:
                 if self._last is not None and slept - self._last > _WORTH:
                     self._woken = True
@@ -113,19 +115,25 @@ class Sleeps(RunObserver):
                 if self._woken:
                     late = self._late(slept)
         for run in late:
-            run.cancel(Cause.DEADLINE, "the machine was suspended")
-        if self._armed:
+            guarded(run.cancel, Cause.DEADLINE, "the machine was suspended")
+        if again:
             self._arm()
 
     def _late(self, slept: float) -> list[Run]:
         """Return the runs whose deadline has passed by now, sleep counted."""
-        return [
-            run
-            for run, before in self._runs.items()
-            if slept - before > _WORTH
-            and run.deadline.remaining() <= slept - before
-            and run.abandonment is None
-        ]
+        late = []
+        for ref in self._runs.keyrefs():  # not the items: a run may go meanwhile
+            run = ref()
+            before = None if run is None else self._runs.get(run)
+            if (
+                run is not None
+                and before is not None
+                and slept - before > _WORTH
+                and run.deadline.remaining() <= slept - before
+                and run.abandonment is None
+            ):
+                late.append(run)
+        return late
 
 
 _sleeps = Sleeps()

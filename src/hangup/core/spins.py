@@ -22,7 +22,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, MutableMapping
     from contextvars import Context
 
     Outside = Callable[[Context], bool]
@@ -34,6 +34,7 @@ LOOKS: Final = 20
 """How often is looked for the sake of one run."""
 
 _BACKEND = "anyio._backends._asyncio"
+_TRIES = 8
 
 
 class _Looks:
@@ -114,11 +115,7 @@ def _repeating(loop: asyncio.AbstractEventLoop) -> Iterator[tuple[Any, Context]]
     """
     states = getattr(sys.modules.get(_BACKEND), "_task_states", None) or {}
     seen: set[int] = set()
-    try:
-        found = tuple(states.values())
-    except RuntimeError:  # another thread has begun or ended a task: see the next look
-        return
-    for state in found:
+    for state in _listed(states):
         scope = getattr(state, "cancel_scope", None)
         while scope is not None and id(scope) not in seen:
             seen.add(id(scope))
@@ -126,3 +123,10 @@ def _repeating(loop: asyncio.AbstractEventLoop) -> Iterator[tuple[Any, Context]]
             if getattr(handle, "_loop", None) is loop:
                 yield scope, handle._context
             scope = getattr(scope, "_parent_scope", None)
+
+
+def _listed(states: MutableMapping[Any, Any]) -> tuple[Any, ...]:
+    for _ in range(_TRIES):
+        with contextlib.suppress(RuntimeError):  # another thread begins or ends a task
+            return tuple(states.values())
+    return ()  # see the next look

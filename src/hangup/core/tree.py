@@ -196,7 +196,7 @@ class Tree:
         return task
 
     def opened(self) -> list[object]:
-        """Return every open call, as it was given to ``call_opened``."""
+        """Return every open call, as it was given to ``open_call``."""
         return [call for *_, call in tuple(self.calls.values())]
 
     def opened_on(self, task: asyncio.Task[Any] | None) -> list[object]:

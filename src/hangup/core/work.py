@@ -23,7 +23,6 @@ from hangup.core.cause import Cause
 from hangup.core.consumers import AGAIN_AFTER, spared
 from hangup.core.current import POSITION, seen
 from hangup.core.interrupt import awaited_outside, interrupt, retrieve
-from hangup.core.opening import open_call
 from hangup.core.tree import Tree, current_task
 
 if TYPE_CHECKING:
@@ -144,10 +143,6 @@ class Work:
         )
 
     # Spending calls
-
-    def call_opened(self, call: object = None) -> int:
-        """Note a spending call that begins here; returns what ``call_closed`` wants."""
-        return open_call(self.run, call)
 
     def call_closed(self, number: int) -> None:
         """Note that a spending call has ended, wherever that was noticed."""

@@ -66,13 +66,13 @@ class Post:
         wall: The Unix time of that.
     """
 
-    __slots__ = ("_expires_at", "_unix", "key", "timed")
+    __slots__ = ("_expires_at", "_unix", "key")
 
     def __init__(self, key: str, left: float, now: float, wall: float) -> None:
         self.key: str = key
-        self.timed: bool = math.isfinite(left)
-        self._expires_at = now + (left + KEPT if self.timed else _UNTIMED)
-        self._unix = wall + left if self.timed else None
+        timed = math.isfinite(left)
+        self._expires_at = now + (left + KEPT if timed else _UNTIMED)
+        self._unix = wall + left if timed else None
 
     def lifetime(self, now: float) -> float:
         """Return for how many seconds the line is to be kept, at least one."""

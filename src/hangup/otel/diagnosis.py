@@ -47,6 +47,7 @@ class _Probe:
         self._directory = directory
         self._parent: int | None = None
         self._answering = threading.Lock()
+        self._forking: int | None = None  # the thread that holds it for a fork
         self._socket: socket.socket | None = None
 
     def start(self) -> None:
@@ -67,16 +68,19 @@ class _Probe:
 
         Not for ever: who forks may be importing what the answer waits for.
         """
-        self._answering.acquire(timeout=_BEFORE_FORK)
+        if self._answering.acquire(timeout=_BEFORE_FORK):
+            self._forking = threading.get_ident()
 
     def after_fork_here(self) -> None:
         """Go on answering."""
-        with contextlib.suppress(RuntimeError):  # it was not waited for
+        if self._forking == threading.get_ident():  # else it was not waited for
+            self._forking = None
             self._answering.release()
 
     def after_fork(self) -> None:
         """Listen for oneself; the parent's socket is the parent's."""
         self._answering = threading.Lock()
+        self._forking = None
         if self._socket is not None:
             self._socket.close()
             self._parent = os.getppid()

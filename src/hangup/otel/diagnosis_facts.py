@@ -1,8 +1,8 @@
 """The facts of a process, for ``hangup doctor``: plain values that go into JSON.
 
-Only looks: nothing is imported that is not loaded, nothing is called that could block
-or send, beside one connection to the bus if there is one. What an SDK keeps private is
-read where it is there, and left out where it is not.
+Only looks: of the application's libraries nothing is imported, nothing is called that
+could block or send, beside one connection to the bus if there is one. What an SDK keeps
+private is read where it is there, and left out where it is not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hangup.core import rollout
 from hangup.core.guard import guarded
 from hangup.otel import diagnosis_bus, names
 from hangup.otel.diagnosis_ports import listening_ports
-from hangup.otel.diagnosis_processors import describe
+from hangup.otel.diagnosis_processors import describe, name_of
 from hangup.otel.diagnosis_servers import has_middleware, servers
 from hangup.otel.diagnosis_sightings import SEEN
 from hangup.otel.instrumentor import HangupInstrumentor, installed_version
@@ -88,7 +88,7 @@ def _resource(key: str) -> str | None:
 
 
 def _behind(provider: Any) -> Any:
-    """Return the SDK's provider behind a proxy such as logfire's."""
+    """Return the provider behind a proxy such as logfire's, of whatever kind."""
     inner = getattr(provider, "provider", None)
     if hasattr(provider, "_active_span_processor") or inner is None:
         return provider
@@ -105,7 +105,7 @@ def _tracing(instrumentor: Any) -> dict[str, Any]:
     sampler = getattr(provider, "sampler", None)
     tracers = tuple(getattr(provider, "_tracers", {}).values())
     return {
-        "provider": _name(provider),
+        "provider": name_of(provider),
         "sdk": multi is not None,
         "disabled": bool(getattr(provider, "_disabled", False)),
         "watched": any(provider is one for one in hooked),
@@ -124,9 +124,7 @@ def _tracing(instrumentor: Any) -> dict[str, Any]:
 
 def _hooked(instrumentor: Any) -> list[Any]:
     """Return the tracer providers that hangup has hooked."""
-    one = getattr(instrumentor, "_provider", None)
-    several = list(getattr(instrumentor, "_providers", ()))
-    return several if one is None else [one, *several]
+    return list(getattr(instrumentor, "_providers", ()))
 
 
 def _calls_not_ended(instrumentor: Any) -> int:
@@ -134,7 +132,7 @@ def _calls_not_ended(instrumentor: Any) -> int:
     recorder = getattr(instrumentor, "_recorder", None)
     return sum(
         getattr(call.span, "end_time", None) is not None
-        for call in tuple(getattr(recorder, "_open", {}).values())
+        for call in getattr(recorder, "opened", ())
     )
 
 
@@ -156,7 +154,7 @@ def _metrics(instrumentor: Any) -> dict[str, Any]:
     made = _meters_behind(provider if used is None or _is_proxy(used) else used)
     readers: Any = getattr(made, "_metric_readers", ())
     return {
-        "provider": _name(made),
+        "provider": name_of(made),
         "watched": made is _meters_behind(provider),
         "readers": [_reader(one) for one in readers],
         "ports": _prometheus_ports(),
@@ -178,8 +176,8 @@ def _reader(reader: Any) -> dict[str, Any]:
     lineage = {base.__name__ for base in type(reader).__mro__}
     exporter = getattr(reader, "_exporter", None)
     return {
-        "name": _name(reader),
-        "exporter": None if exporter is None else _name(exporter),
+        "name": name_of(reader),
+        "exporter": None if exporter is None else name_of(exporter),
         "prometheus": "PrometheusMetricReader" in lineage,
         "all_workers": "WorkersMetricReader" in lineage,
         "push": "PeriodicExportingMetricReader" in lineage,
@@ -207,7 +205,7 @@ def _clients() -> dict[str, Any]:
         "loaded": loaded,
         "wire": {name: _is_wrapped(name) for name in loaded if "httpx" in name},
         "instrumentors": sorted(
-            _name(cls._instance) for cls in _instrumentors(BaseInstrumentor)
+            name_of(cls._instance) for cls in _instrumentors(BaseInstrumentor)
         ),
     }
 
@@ -274,8 +272,3 @@ def _samples(instrumentor: Any) -> list[Any]:
 
 def _observed(callback: Any) -> list[Any]:
     return list(callback(None))
-
-
-def _name(thing: object) -> str:
-    cls = type(thing)
-    return f"{cls.__module__}.{cls.__qualname__}"

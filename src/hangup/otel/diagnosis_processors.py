@@ -30,15 +30,15 @@ def describe(processor: object) -> dict[str, Any]:
     parts = list(_with_inner(processor))
     exporters = [one for part in parts for one in _exporters_of(part)]
     return {
-        "name": _name(processor),
+        "name": name_of(processor),
         "ours": isinstance(processor, HangupSpanProcessor),
         "blocks": any(
             isinstance(part, SimpleSpanProcessor) and not _only_keeps(part)
             for part in parts
         ),
-        "exporters": [_name(one) for one in exporters],
+        "exporters": [name_of(one) for one in exporters],
         "exports_unsampled": [
-            _name(part)
+            name_of(part)
             for part in parts
             if _exporters_of(part) and not _asks_for_flag(part)
         ],
@@ -124,6 +124,7 @@ def _names_used(code: CodeType | None) -> set[str]:
     return found
 
 
-def _name(thing: object) -> str:
+def name_of(thing: object) -> str:
+    """Return the name of what it is an instance of."""
     cls = type(thing)
     return f"{cls.__module__}.{cls.__qualname__}"

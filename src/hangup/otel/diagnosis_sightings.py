@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from wrapt import register_post_import_hook, wrap_function_wrapper
@@ -103,7 +104,7 @@ def _room(seen: Counter[Any], key: object) -> bool:
 
 def watch(instrumentor: HangupInstrumentor) -> None:
     """Take note of what this instrumentor's parts see. Idempotent."""
-    hosts.on_denied(SEEN.host_denied)
+    hosts.on_denied(partial(guarded, SEEN.host_denied))
     _watch_requests()
     _watch_mcp()
     recorder = getattr(instrumentor, "_recorder", None)

@@ -17,11 +17,13 @@ background work, without a deadline, never refused and never waste.
 from __future__ import annotations
 
 import math
+import os
 import threading
 import uuid
 import weakref
+from collections import OrderedDict
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from hangup import config
 from hangup.config import Mode
@@ -43,6 +45,10 @@ if TYPE_CHECKING:
     from hangup.core.run import Run
     from hangup.otel.board import Line
 
+Where = TypeVar("Where")
+
+_MOST_LINES: Final = 10_000
+
 BOARD_HEADER: Final = "hangup-board"
 """Beside ``wire.HEADER``: where the sender keeps a line on the run."""
 
@@ -56,9 +62,64 @@ OF_A_TASK: Final = "."
 
 
 # The board key of each root: of what it sends, or of where it was sent to.
-_lock = threading.Lock()
+# Reentrant: a garbage collection may end a run in the middle of these.
+_lock = threading.RLock()
 _keys: weakref.WeakKeyDictionary[Run, str] = weakref.WeakKeyDictionary()
 _continued: weakref.WeakSet[Run] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    global _lock  # noqa: PLW0603  another thread of the parent may have held it
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+class Lines(Generic[Where]):
+    """The lines that this process keeps for runs, and where; the latest 10,000.
+
+    Thread-safe: each step is one of a dictionary's own.
+
+    Args:
+        scheme: What the origins of these lines begin with, for the settlement.
+    """
+
+    def __init__(self, scheme: str) -> None:
+        self._scheme = scheme
+        self._kept: OrderedDict[str, tuple[Where, Post, bool]] = OrderedDict()
+
+    def open(self, run: Run, where: Where) -> Post | None:
+        """Return the line to keep for a run; None where one is kept, here or there."""
+        key, elsewhere = key_of(run)
+        if elsewhere or key in self._kept:
+            return None
+        clock = run.clock
+        left = run.root.deadline.remaining()
+        post = Post(key, left, clock.monotonic(), clock.wall())
+        self._kept[key] = (where, post, run.root.joined)
+        if len(self._kept) > _MOST_LINES:
+            self._kept.popitem(last=False)
+        return post
+
+    def origin_of(self, post: Post) -> str:
+        """Return whom the settlement is to tell what became of the run."""
+        return f"{self._scheme}:{post.key}"
+
+    def close(self, origin: str, notice: Notice) -> tuple[Where, Post, str] | None:
+        """Return where to write what, now that the fate of a run is known.
+
+        None for a run that another process opened and that has failed here: whoever
+        opened it may try again.
+        """
+        found = self._kept.pop(origin.partition(":")[2], None)
+        if found is None:
+            return None
+        where, post, joined = found
+        if joined and notice.cause is Cause.FAILED:
+            return None
+        return where, post, post.closed(notice, notice.clock.wall())
 
 
 def tied_run(task: str) -> Run | None:
@@ -142,9 +203,10 @@ def is_own(task_id: str) -> bool:
     Such a task is not revoked: the board stops it.
     """
     try:
-        return uuid.UUID(task_id) is not None
+        uuid.UUID(task_id)
     except ValueError:
         return False
+    return True
 
 
 def verdict(lines: Sequence[Line | None]) -> Line | None:

@@ -83,10 +83,8 @@ class Guard:
             watched[key] = weakref.ref(
                 multi_processor, lambda _: watched.pop(key, None)
             )
-            # Before the accounts are: what has ended is in the books when they close.
-            registry.add_observer(self._recorder)
+            self.begin()
             registry.add_observer(self._would)
-            self._recorder.begin()
         self._patch(Tracer, "start_span", self._wrap_start)
         self._patch(SdkSpan, "set_status", self._wrap_status)
         self._patch(SdkSpan, "record_exception", self._wrap_exception)

@@ -80,6 +80,8 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
     """
 
     _instruments: Instruments | None = None
+    _given_meters: metrics.MeterProvider | None = None
+    _given_loggers: LoggerProvider | None = None
     _forks = False
 
     def instrumentation_dependencies(self) -> Collection[str]:
@@ -139,23 +141,24 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         self._mode = settings.mode
         if settings.mode is Mode.OFF:
             return
-        self._install(
-            tracer_provider,
-            meter_provider or metrics.get_meter_provider(),
-            logger_provider or get_logger_provider(),
-        )
+        self._given_meters, self._given_loggers = meter_provider, logger_provider
+        self._install(tracer_provider)
 
-    def _install(
-        self,
-        tracers: trace.TracerProvider | None,
-        meters: metrics.MeterProvider,
-        loggers: LoggerProvider,
-    ) -> None:
-        self._meters, self._loggers = meters, loggers
-        instruments = self._instruments_on(meters)
+    @property
+    def _meters(self) -> metrics.MeterProvider:
+        """Those that were given, or the process' own: they may have been set since."""
+        return self._given_meters or metrics.get_meter_provider()
+
+    @property
+    def _loggers(self) -> LoggerProvider:
+        """Likewise."""
+        return self._given_loggers or get_logger_provider()
+
+    def _install(self, tracers: trace.TracerProvider | None) -> None:
+        instruments = self._instruments_on(self._meters)
         self._rollout.install(instruments.meter)
         self._recorder = Recorder(instruments, self._pricer)
-        logger = loggers.get_logger(names.SCOPE, installed_version())
+        logger = self._loggers.get_logger(names.SCOPE, installed_version())
         statements = Statements(logger, self._pricer.price_version)
         self._accounts = Accounts(
             instruments, self._recorder, settlement.observer(), statements
@@ -178,7 +181,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         quiet.install()
         remote.count_tokens_with(tokens_so_far)
         for adapter in _ADAPTERS:
-            guarded(importlib.import_module(adapter).install)
+            guarded(_tell_adapter, adapter, "install")
         atexit.register(self._at_exit)
         if not self._forks:
             self._forks = True
@@ -205,7 +208,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         # Before the adapters go: one of them carries the notices of what is released.
         self._flush()
         for adapter in _ADAPTERS:
-            guarded(importlib.import_module(adapter).uninstall)
+            guarded(_tell_adapter, adapter, "uninstall")
         exchanges.watch(None)
         propagator.uninstall()
         remote.count_tokens_with(None)
@@ -287,6 +290,10 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         if accounts is not None:
             guarded(self._recorder.settle, _LAST_PATIENCE)
             guarded(accounts.flush)
+
+
+def _tell_adapter(name: str, what: str) -> None:
+    getattr(importlib.import_module(name), what)()
 
 
 def _runs_on(loop: AbstractEventLoop, call: Call) -> bool:

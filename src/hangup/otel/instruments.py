@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.metrics import Observation
 
-from hangup.config import Mode
 from hangup.core import registry
 from hangup.core.absence import stopping_since
 from hangup.core.cause import Cause
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter
 
+    from hangup.config import Mode
     from hangup.core.run import Run
     from hangup.spend.posting import Posting
 
@@ -348,20 +348,12 @@ class Instruments:
         rooms = (self._run_room, self._call_room, self._refusal_room, self._token_room)
         for part in (self.names, self.models, self.metered, self.avoided, *rooms):
             part.after_fork()
-        before, self._seeded = self._seeded, set()
         self._calls_seen.clear()
-        self.baggage_lost.add(0)
-        for what, *labels in before:
-            # What the parent has made to exist at zero exists here too.
-            if what == "run":
-                self.seed_run(labels[0], Mode(labels[1]))
-            elif what == "kind":
-                self._seed_kind(*labels)
-            else:
-                self._seed_model(labels[0], labels[1], Mode(labels[2]))
+        # What the parent has made to exist at zero exists here too.
+        self._seed_again()
 
     def _seed_again(self) -> None:
-        """Make what was to exist at zero do so, now that there is a provider."""
+        """Make what was to exist at zero do so: in another provider, or process."""
         seeded, self._seeded = self._seeded, set()
         self.baggage_lost.add(0)
         self.seed_shared(self._tenants)

@@ -8,7 +8,6 @@ queue on, elsewhere a thread of hangup's own, and before that every collection.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -17,8 +16,10 @@ from opentelemetry.context import get_current
 from opentelemetry.metrics import Counter, Histogram
 
 from hangup.core.guard import guarded
+from hangup.core.opening import loop_here
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from opentelemetry.context import Context
@@ -57,12 +58,10 @@ class Later:
         """Queue a measurement; the present context is its own where it has none."""
         context = get_current() if context is None else context
         self._queue.append((record, amount, attributes, context))
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
+        loop = loop_here()
+        if loop is None:
             self.wake()
-            return
-        if loop is not self._due_on:
+        elif loop is not self._due_on:
             self._due_on = loop
             loop.call_soon(guarded, self.drain)
         elif len(self._queue) >= _MANY:

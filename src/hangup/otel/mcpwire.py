@@ -11,10 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry import baggage
-from opentelemetry.baggage.propagation import W3CBaggagePropagator
-from opentelemetry.context import Context
-
 from hangup.core.cause import Cause
 from hangup.otel import wire
 from hangup.otel.notices import SETTLE_HEADER
@@ -42,10 +38,7 @@ def inbound_of(params: Mapping[str, Any] | None) -> Inbound | None:
     header, entries = meta.get(wire.HEADER), meta.get(wire.BAGGAGE)
     if isinstance(header, str) and (found := wire.decode_header(header)) is not None:
         return found
-    if isinstance(entries, str) and wire.PREFIX in entries:
-        context = W3CBaggagePropagator().extract({wire.BAGGAGE: entries}, Context())
-        return wire.from_baggage(baggage.get_all(context))
-    return None
+    return wire.from_baggage_text(entries) if isinstance(entries, str) else None
 
 
 def meta_of(message: object) -> Mapping[str, Any]:

@@ -24,6 +24,10 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.sdk.environment_variables import (
+    OTEL_EXPORTER_PROMETHEUS_HOST,
+    OTEL_EXPORTER_PROMETHEUS_PORT,
+)
 from opentelemetry.sdk.metrics.export import HistogramDataPoint
 from prometheus_client import REGISTRY, CollectorRegistry, start_http_server
 from prometheus_client.registry import Collector
@@ -40,7 +44,7 @@ if TYPE_CHECKING:
 
     Labels = frozenset[tuple[str, str]]
 
-__all__ = ["AutoExemplarMetricReader", "ExemplarMetricReader"]
+__all__ = ["AutoExemplarMetricReader", "ExemplarMetricReader", "address"]
 
 _INFINITY: Final = "+Inf"
 
@@ -82,6 +86,12 @@ class ExemplarMetricReader(PrometheusMetricReader):
         self._outer.unregister(self._exemplified)
 
 
+def address() -> tuple[str, int]:
+    """Return where the environment says that scrapes come in: host and port."""
+    port = os.environ.get(OTEL_EXPORTER_PROMETHEUS_PORT, "9464")
+    return os.environ.get(OTEL_EXPORTER_PROMETHEUS_HOST, "localhost"), int(port)
+
+
 class AutoExemplarMetricReader(ExemplarMetricReader):
     """The same, and a server for it: what ``OTEL_METRICS_EXPORTER`` names.
 
@@ -92,10 +102,12 @@ class AutoExemplarMetricReader(ExemplarMetricReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self._server, self._thread = start_http_server(
-            port=int(os.environ.get("OTEL_EXPORTER_PROMETHEUS_PORT", "9464")),
-            addr=os.environ.get("OTEL_EXPORTER_PROMETHEUS_HOST", "localhost"),
-        )
+        host, port = address()
+        try:
+            self._server, self._thread = start_http_server(port, host)
+        except OSError:
+            self._outer.unregister(self._exemplified)
+            raise
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
         """Leave the registry, and stop serving."""

@@ -87,7 +87,8 @@ class Settlement(registry.RunObserver):
 
     def reset(self) -> None:
         """Forget everything, as a forked child must: those runs are its parent's."""
-        self._lock = threading.Lock()
+        # Reentrant: a garbage collection may close a run in the middle of these.
+        self._lock = threading.RLock()
         self._origins: weakref.WeakKeyDictionary[Run, dict[str, None]] = (
             weakref.WeakKeyDictionary()
         )

@@ -32,8 +32,8 @@ class Ties:
     """The tasks that live runs have sent, and may still be revoked. Thread-safe.
 
     Args:
-        revoke: ``revoke(run, ids)`` when a run is abandoned that hangup stops. Called
-            once per run, outside locks; must not block.
+        revoke: ``revoke(run, ids)`` when a run is abandoned that hangup stops, and for
+            each task that it sends after that. Called outside locks; must not block.
     """
 
     def __init__(self, revoke: Callable[[Run, list[str]], None]) -> None:
@@ -42,7 +42,8 @@ class Ties:
 
     def reset(self) -> None:
         """Forget everything, as a forked child must."""
-        self._lock = threading.Lock()
+        # Reentrant: a garbage collection may end a run in the middle of these.
+        self._lock = threading.RLock()
         self._sent: weakref.WeakKeyDictionary[Run, OrderedDict[str, None]] = (
             weakref.WeakKeyDictionary()
         )
@@ -91,7 +92,8 @@ class Watched:
 
     def reset(self) -> None:
         """Forget everything, as a forked child must."""
-        self._lock = threading.Lock()
+        # Reentrant: a garbage collection may end a run in the middle of these.
+        self._lock = threading.RLock()
         self._runs: OrderedDict[str, tuple[weakref.WeakSet[Run], float]] = OrderedDict()
 
     def add(self, run: Run, *keys: str) -> None:

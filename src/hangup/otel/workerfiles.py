@@ -19,17 +19,19 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import selectors
 import socket
 import time
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from hangup.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
 _GONE = "gone.json"
 _MOST_GONE = 50_000
@@ -38,6 +40,7 @@ _MOST_PATH = 100  # bytes that the path of a Unix socket may have, less a few
 
 Labels = tuple[tuple[str, str], ...]
 Key = tuple[str, Labels]
+_Exact = float | Fraction
 
 
 class Family(TypedDict):
@@ -46,7 +49,7 @@ class Family(TypedDict):
     name: str
     type: str
     doc: str
-    samples: list[Any]  # [name, [[label, value], ...], value]
+    samples: list[Any]  # [name, [[label, value], ...], value or [over, under]]
 
 
 class WorkerFiles:
@@ -92,8 +95,8 @@ class WorkerFiles:
         """Note that a process counts no more; its file stays until it is folded."""
         (self.path / f"{ident}.s").unlink(missing_ok=True)
 
-    def ask(self, but: str, patience: float = 1.0) -> None:
-        """Have every living process but one write its file.
+    def ask(self, but: str, patience: float = 1.0) -> set[str]:
+        """Have every living process but one write its file; return whose they are.
 
         Args:
             but: The one that has written it already.
@@ -101,7 +104,8 @@ class WorkerFiles:
                 busy has written before stands.
         """
         others = [path for path in self.path.glob("*.s") if path.stem != but]
-        asked = [sock for path in others if (sock := _connected(path)) is not None]
+        reached = [(path.stem, _connected(path)) for path in others]
+        asked = [sock for _, sock in reached if sock is not None]
         until = time.monotonic() + patience
         with selectors.DefaultSelector() as waiting:
             for sock in asked:
@@ -115,9 +119,16 @@ class WorkerFiles:
                     break
         for sock in asked:
             sock.close()
+        return {name for name, sock in reached if sock is not None}
 
-    def read(self) -> list[Family]:
-        """Return the sums over every process, also those that have ended."""
+    def read(self, living: Collection[str] = ()) -> list[Family]:
+        """Return the sums over every process, also those that have ended.
+
+        Files in the directory that are not of a process are left alone.
+
+        Args:
+            living: Who is known to live: to look is to have it write again.
+        """
         with self._locked():
             gone, folded = self._gone()
             sums = _Sums()
@@ -126,8 +137,11 @@ class WorkerFiles:
             for path in sorted(self.path.glob("*.json")):
                 if path.name == _GONE or path.stem in folded:
                     continue
-                alive = _alive(path.with_suffix(".s"))
-                families = _load(path).get("families", [])
+                # Before it is read: who lives may write until then.
+                alive = path.stem in living or _alive(path.with_suffix(".s"))
+                families = _load(path).get("families")
+                if not isinstance(families, list):
+                    continue
                 sums.add(families, alive=alive)
                 if not alive:
                     ended.append((path, families))
@@ -135,7 +149,12 @@ class WorkerFiles:
                 self._fold(gone, ended, folded)
             for path in self.path.glob("*.s"):
                 # Of processes that ended before they had counted anything.
-                if not path.with_suffix(".json").exists() and not _alive(path):
+                if (
+                    path.is_socket()
+                    and not path.with_suffix(".json").exists()
+                    and path.stem not in living
+                    and not _alive(path)
+                ):
                     path.unlink(missing_ok=True)
         return sums.families()
 
@@ -160,8 +179,8 @@ class WorkerFiles:
             for _, families in ended:
                 sums.add(families, alive=False)
             names = sorted({*folded, *(path.stem for path, _ in ended)})
-            self._replace(_GONE, {"families": sums.families(), "folded": names})
-            gone = sums.families()
+            gone = sums.families(exact=True)
+            self._replace(_GONE, {"families": gone, "folded": names})
             folded = set(names)
         for name in folded:
             for suffix in (".json", ".s"):
@@ -210,6 +229,22 @@ def _load(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def _exact(value: float | list[int]) -> _Exact:
+    """Return a value as it was written: a number, or numerator and denominator."""
+    if isinstance(value, list):
+        return Fraction(*value)
+    if isinstance(value, int) or not math.isfinite(value):
+        return value
+    number = Fraction(value)
+    return number.numerator if number.denominator == 1 else number
+
+
+def _told(value: _Exact) -> _Exact | list[int]:
+    if isinstance(value, Fraction):
+        return [value.numerator, value.denominator]
+    return value
+
+
 # Sums of gauges that mean something; of these others the largest does.
 _LARGEST = ("hangup_info", "hangup_run_stopping_oldest_seconds", "target_info")
 _SMALLEST = ("hangup_bus_up",)
@@ -217,10 +252,16 @@ _KEPT = ("counter", "histogram")
 
 
 class _Sums:
+    """Adds up families exactly: the order and the number of steps change nothing.
+
+    Sums of floats would go back by their last bit when a process ends, and to whoever
+    scrapes that is a reset.
+    """
+
     def __init__(self, most: int | None = None) -> None:
         self._most = most
         self._heads: dict[str, tuple[str, str]] = {}
-        self._values: dict[str, dict[Key, float]] = {}
+        self._values: dict[str, dict[Key, _Exact]] = {}
         self._count = 0
 
     def add(self, families: Iterable[Family], *, alive: bool) -> None:
@@ -232,9 +273,9 @@ class _Sums:
             values = self._values.setdefault(name, {})
             for sample, labels, value in family["samples"]:
                 key = (sample, tuple((label, of) for label, of in labels))
-                self._put(values, key, value)
+                self._put(values, key, _exact(value))
 
-    def _put(self, values: dict[Key, float], key: Key, value: float) -> None:
+    def _put(self, values: dict[Key, _Exact], key: Key, value: _Exact) -> None:
         before = values.get(key)
         if before is None:
             if self._most is not None and self._count >= self._most:
@@ -248,14 +289,16 @@ class _Sums:
         else:
             values[key] = before + value
 
-    def families(self) -> list[Family]:
+    def families(self, *, exact: bool = False) -> list[Family]:
+        """Return the sums; ``exact`` where they are to be added to again."""
+        told = _told if exact else float
         return [
             {
                 "name": name,
                 "type": self._heads[name][0],
                 "doc": self._heads[name][1],
                 "samples": [
-                    [sample, [list(pair) for pair in labels], value]
+                    [sample, [list(pair) for pair in labels], told(value)]
                     for (sample, labels), value in values.items()
                 ],
             }

@@ -13,7 +13,9 @@ with a route of the application's own::
 
     reader = WorkersMetricReader("/run/myapp/metrics")
     metrics.set_meter_provider(MeterProvider([reader]))
-    app.mount("/metrics", prometheus_client.make_asgi_app(reader.all_workers))
+
+    def scraped(request):  # in a thread: it waits for the other workers
+        return Response(generate_latest(reader.all_workers), media_type=CONTENT_TYPE)
 
 Counters and histograms are added up, and so are the gauges of hangup that count
 something; of other gauges each process has its own series, with its ``pid``, and they
@@ -34,10 +36,6 @@ from http.server import ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
-from opentelemetry.sdk.environment_variables import (
-    OTEL_EXPORTER_PROMETHEUS_HOST,
-    OTEL_EXPORTER_PROMETHEUS_PORT,
-)
 from prometheus_client import CollectorRegistry, MetricsHandler
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -46,6 +44,7 @@ from prometheus_client.samples import Sample
 from hangup import config
 from hangup.core.guard import guarded
 from hangup.otel import forks
+from hangup.otel.openmetrics import address
 from hangup.otel.workerfiles import Family, WorkerFiles
 
 if TYPE_CHECKING:
@@ -54,7 +53,8 @@ if TYPE_CHECKING:
 _EVERY = 5.0
 """Seconds between two writes of a process that nobody asks: what a SIGKILL may cost."""
 _POLL = 0.1  # seconds until a server notices that it is to end
-_SHARED = ("hangup_", "target")
+_SHARED = "hangup_"
+_INFO = "target"  # the family that the exporter makes of the resource
 _ADDED = ("counter", "histogram")
 _OF_A_PROCESS = ("service_instance_id",)
 
@@ -97,6 +97,7 @@ class WorkersMetricReader(PrometheusMetricReader):
         self._ident = uuid.uuid4().hex[:10]
         # Reentrant: a finaliser that flushes may come by.
         self._writing = threading.RLock()
+        self._busy = False
         self._open = True
         self._server: _Server | None = None
         self._socket = self._files.listen(self._ident)
@@ -140,15 +141,22 @@ class WorkersMetricReader(PrometheusMetricReader):
         """Write what this process has counted so far."""
         with self._writing:
             # Before it has a provider there is nothing to collect.
-            if self._open and self._collect is not None:
+            if not self._open or self._collect is None or self._busy:
+                return
+            self._busy = True
+            try:
                 families = [_plain(one) for one in self._registry.collect()]
                 self._files.write(self._ident, families)
+            finally:
+                self._busy = False
 
     def collect_all(self) -> Iterable[Metric]:
         """Yield the metrics of every worker, as of now."""
         self._write()
-        self._files.ask(but=self._ident)
-        for family in self._files.read():
+        living = self._files.ask(but=self._ident)
+        if self._open:
+            living.add(self._ident)
+        for family in self._files.read(living):
             metric = Metric(family["name"], family["doc"], family["type"])
             metric.samples = [
                 Sample(name, dict(labels), value)
@@ -158,7 +166,10 @@ class WorkersMetricReader(PrometheusMetricReader):
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:  # noqa: ARG002
         """Write what was counted: all that there is to flush."""
-        self._write()
+        try:
+            self._write()
+        except OSError:  # the directory is gone, or the disk full
+            return False
         return True
 
     def shutdown(self, timeout_millis: float = 30_000, **_options: Any) -> None:
@@ -170,7 +181,7 @@ class WorkersMetricReader(PrometheusMetricReader):
         with self._writing:
             if not self._open:
                 return
-            self._write()
+            guarded(self._write)
             self._open = False
         super().shutdown(timeout_millis)
         self._files.leave(self._ident)
@@ -188,8 +199,7 @@ class AutoWorkersMetricReader(WorkersMetricReader):
     """
 
     def __init__(self) -> None:
-        port = int(os.environ.get(OTEL_EXPORTER_PROMETHEUS_PORT, "9464"))
-        host = os.environ.get(OTEL_EXPORTER_PROMETHEUS_HOST, "localhost")
+        host, port = address()
         shared = f"{tempfile.gettempdir()}/hangup-{os.getuid()}-{port}"
         directory = config.from_environment().workers_dir or shared
         super().__init__(directory, port=port, host=host)
@@ -231,7 +241,8 @@ def _answer(reader: weakref.ref[WorkersMetricReader], listening: socket.socket) 
 def _plain(metric: Metric) -> Family:
     """Return a metric as it is written."""
     own: tuple[tuple[str, str], ...] = ()
-    if metric.type not in _ADDED and not metric.name.startswith(_SHARED):
+    shared = metric.name == _INFO or metric.name.startswith(_SHARED)
+    if metric.type not in _ADDED and not shared:
         own = (("pid", str(os.getpid())),)
     samples = []
     for sample in metric.samples:

@@ -197,7 +197,11 @@ class Terms:
         self._tenant_of = tenant if callable(tenant) else None
         self._unruled = unruled
         self._routes = [
-            (pattern, _compiled(pattern), _route(pattern, settings))
+            (
+                pattern,
+                _compiled(pattern),
+                route_settings(f"routes[{pattern!r}]", settings),
+            )
             for pattern, settings in (routes or {}).items()
         ]
         self._budget_header = budget_header
@@ -274,9 +278,7 @@ class Terms:
             return None
         inbound = fields.inbound(self._clock)
         if inbound is not None:
-            # Never off: what comes in may keep us from acting, not from measuring.
-            off = inbound.mode is Mode.OFF
-            mode = mode.least(Mode.OBSERVE if off else inbound.mode)
+            mode = under(mode, inbound)
             if place.unruled is not Mode.ENFORCE:
                 place = place._replace(most=mode)
         budget = plan.budget_of(kind, method, fields, rule)
@@ -367,7 +369,14 @@ class Terms:
         return seconds if budget is None else min(seconds, budget)
 
 
-def _route(pattern: str, settings: RouteSettings | Mapping[str, Any]) -> RouteSettings:
+def route_settings(
+    what: str, settings: RouteSettings | Mapping[str, Any]
+) -> RouteSettings:
+    """Return the settings that a mapping gives.
+
+    Raises:
+        ConfigError: It names others; ``what`` is what they are called there.
+    """
     if isinstance(settings, RouteSettings):
         return settings
     try:
@@ -375,7 +384,15 @@ def _route(pattern: str, settings: RouteSettings | Mapping[str, Any]) -> RouteSe
     except TypeError:
         known = ", ".join(RouteSettings.__slots__)
         remedy = f"give a mapping with any of {known}"
-        raise ConfigError(f"routes[{pattern!r}]", settings, remedy) from None
+        raise ConfigError(what, settings, remedy) from None
+
+
+def under(mode: Mode, inbound: Inbound) -> Mode:
+    """Return the mode that a run has which goes on here, and was to have ``mode``.
+
+    Never off: what comes in may keep us from acting, not from measuring.
+    """
+    return mode.least(Mode.OBSERVE if inbound.mode is Mode.OFF else inbound.mode)
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc  # type: ignore[import-untyped]
 
 from hangup.core.cause import Cause
-from hangup.otel.notices import SETTLE_HEADER
 from hangup.servers._common_exchange import connect
 from hangup.servers._common_farewell import shut_down
-from hangup.servers._common_respond import CAUSE_HEADER
+from hangup.servers._common_respond import CAUSE_HEADER, SETTLE_FIELD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,7 +105,6 @@ class Exchange:
 
     closing = False
     _last = False  # the last of it is being, or was, handed to the server
-    _gone = False
 
     def __init__(self, opening: Opening, context: Any, method: str) -> None:
         self._opening = opening
@@ -130,7 +128,6 @@ class Exchange:
         run = self._run
         if run is None or self._last:
             return
-        self._gone = True
         left = time_left(self._call)
         if self.closing:
             if not run.latent:
@@ -165,7 +162,7 @@ class Exchange:
             # The stop did not come before the answer stood.
             run.deliver(at=before if run.mode.refuses else None)
         if run.joined and not run.latent:
-            self.trail((SETTLE_HEADER, "1"))
+            self.trail(SETTLE_FIELD)
 
     def trail(self, *fields: tuple[str, str]) -> None:
         """Add to the metadata that ends the call."""

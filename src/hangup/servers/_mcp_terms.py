@@ -11,9 +11,13 @@ from hangup.core.clock import SYSTEM_CLOCK
 from hangup.core.current import current_run
 from hangup.core.deadline import Deadline, check_budget
 from hangup.core.scope import RunScope
-from hangup.errors import ConfigError
 from hangup.otel import mcpwire, wire
-from hangup.servers._common_terms import RouteSettings, Unset
+from hangup.servers._common_terms import (
+    RouteSettings,
+    Unset,
+    route_settings,
+    under,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,7 +92,10 @@ class Terms:
         self._mode = config.read_mode("mode", mode)
         self._name = name
         self._tenant = tenant
-        self._tools = {tool: _tool(tool, one) for tool, one in (tools or {}).items()}
+        self._tools = {
+            tool: route_settings(f"tools[{tool!r}]", one)
+            for tool, one in (tools or {}).items()
+        }
         self._clock = clock
         for tool, one in self._tools.items():
             registry.declare(one.name or name or tool, self._mode_of(one))
@@ -118,9 +125,7 @@ class Terms:
             around = None  # where the session was opened, not who is asking
         token = None if inbound is None else inbound.token
         if inbound is not None:
-            # Never off: what comes in may keep us from acting, not from measuring.
-            off = inbound.mode is Mode.OFF
-            mode = mode.least(Mode.OBSERVE if off else inbound.mode)
+            mode = under(mode, inbound)
         deadline = self._deadline(own, inbound, settings)
         if around is not None:
             # A web server's run around a request over HTTP, or the caller's own.
@@ -189,14 +194,3 @@ def _name(method: str, tool: str | None) -> str:
     if tool is not None:
         return tool
     return method if method in _WORK or method == mcpwire.TOOLS_CALL else _ELSE
-
-
-def _tool(tool: str, settings: RouteSettings | Mapping[str, Any]) -> RouteSettings:
-    if isinstance(settings, RouteSettings):
-        return settings
-    try:
-        return RouteSettings(**settings)
-    except TypeError:
-        known = ", ".join(RouteSettings.__slots__)
-        remedy = f"give a mapping with any of {known}"
-        raise ConfigError(f"tools[{tool!r}]", settings, remedy) from None

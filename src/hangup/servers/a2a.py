@@ -37,6 +37,7 @@ from hangup.otel import wire
 from hangup.otel.mending import Mending
 from hangup.servers._common_exchange import cause_of, connect, ends_here
 from hangup.servers._common_fields import Fields
+from hangup.servers._common_terms import under
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -92,9 +93,8 @@ def protect(  # noqa: PLR0913  keywords
         "on_disconnect": config.read_on_disconnect("on_disconnect", on_disconnect),
         "grace": config.read_seconds("grace", grace),
     }
-    if not _State.hooked:
-        _State.hooked = True
-        _mending.install()
+    _State.hooked = True
+    _mending.install()
     return cast("Executor", _Protected(executor, settings))
 
 
@@ -123,7 +123,6 @@ class _Protected:
         run: Run | None = None
         try:
             with scope as run:
-                run.begin_spending()
                 connect(run, inbound)
                 self._runs[task] = run
                 await self._inner.execute(context, event_queue)
@@ -190,8 +189,7 @@ class _Protected:
             blocking = state.get("method") == _BLOCKING
             alone = not blocking or meant is not OnDisconnect.ABANDON
         if inbound is not None:
-            off = inbound.mode is Mode.OFF
-            mode = mode.least(Mode.OBSERVE if off else inbound.mode)
+            mode = under(mode, inbound)
             theirs = wire.deadline_of(inbound, SYSTEM_CLOCK, settings.max_budget)
             deadline = deadline.tightened(theirs)
         scope = RunScope(
@@ -228,6 +226,17 @@ def _nothing() -> None:
     """Do nothing."""
 
 
+# What an executor is served with that nobody has protected by hand.
+_UNASKED: Final[dict[str, Any]] = {
+    "budget": None,
+    "mode": None,
+    "name": _NAME,
+    "tenant": None,
+    "on_disconnect": None,
+    "grace": None,
+}
+
+
 class _State:
     instrumented = False
     hooked = False
@@ -246,7 +255,7 @@ def _beginnings(original: Any, patch: Patch) -> Callable[..., Any]:
 def _take_over(active: Any) -> None:
     executor = active._agent_executor  # noqa: SLF001  there is no other way to it
     if not isinstance(executor, _Protected):
-        active._agent_executor = protect(executor, mode=None)  # noqa: SLF001  likewise
+        active._agent_executor = _Protected(executor, _UNASKED)  # noqa: SLF001  likewise
 
 
 def _subscriptions(original: Any, patch: Patch) -> Callable[..., Any]:

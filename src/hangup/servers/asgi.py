@@ -102,8 +102,8 @@ class HangupMiddleware:
         mode: off, observe, refuse or enforce (the default for a middleware added in
             code). ``HANGUP_MODE`` is a ceiling.
         name: What the runs are called in metrics. None is the route template that
-            Starlette, FastAPI, Litestar or Django found, else the matching pattern of
-            ``routes``, else ``http`` or ``websocket``; never the raw path.
+            Starlette, FastAPI, Litestar, Django or Quart found, else the matching
+            pattern of ``routes``, else ``http`` or ``websocket``; never the raw path.
         tenant: Whom the work is for, or a function that gets the scope and says so;
             where it says None ``HANGUP_TENANT_FROM`` does. It must not block.
         routes: Settings by path pattern, the first that matches: ``/chat``,

@@ -194,12 +194,13 @@ class _Shared:
 
 
 class Interceptor(_Shared, grpc.ServerInterceptor):  # type: ignore[misc]  # untyped
-    """Opens a run per RPC of a ``grpc.server``. Thread-safe.
+    """Opens a run per RPC of a ``grpc.server``. Thread-safe; one for each server.
 
     Args:
         terms: ``budget``, ``mode``, ``name``, ``tenant``, ``routes`` (by method),
             ``budget_header``, ``on_disconnect`` and ``grace``, each as
-            :class:`~hangup.servers._common_terms.Keywords` tells.
+            :class:`~hangup.servers._common_terms.Keywords` tells. In ``routes``
+            ``background_in_run`` means nothing here.
 
     Raises:
         ConfigError: A budget or grace that is negative or NaN, an unknown mode or
@@ -217,7 +218,7 @@ class Interceptor(_Shared, grpc.ServerInterceptor):  # type: ignore[misc]  # unt
 
 
 class AioInterceptor(_Shared, grpc.aio.ServerInterceptor):  # type: ignore[misc]  # untyped
-    """Opens a run per RPC of a ``grpc.aio.server``, on its event loop.
+    """Opens a run per RPC of a ``grpc.aio.server``, on its loop; one for each server.
 
     Args:
         terms: As for :class:`Interceptor`.
@@ -307,11 +308,20 @@ def join(
     return present, ours
 
 
-async def stop_aio(ours: _Shared, grace: float | None) -> None:
+def stop(ours: _Shared, grace: float | None) -> None:
     """Tell callers of a server that stops in ``grace`` seconds, before it cuts them."""
-    loop = asyncio.get_running_loop()
-    if grace is not None and grace > _ANSWERS:
-        loop.call_later(grace - _ANSWERS, ours.shut_down)
+    if grace is None or grace <= _ANSWERS:
+        ours.shut_down()
         return
-    ours.shut_down()
-    await asyncio.sleep(0)
+    timer = threading.Timer(grace - _ANSWERS, ours.shut_down)
+    timer.daemon = True
+    timer.start()
+
+
+def stop_aio(ours: _Shared, grace: float | None) -> bool:
+    """Do the same on the loop; returns whether it was done at once."""
+    if grace is None or grace <= _ANSWERS:
+        ours.shut_down()
+        return True
+    asyncio.get_running_loop().call_later(grace - _ANSWERS, ours.shut_down)
+    return False

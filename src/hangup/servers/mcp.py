@@ -68,7 +68,9 @@ class Keywords(TypedDict, total=False):
 class _State:
     instrumented = False
     by_hand = False
-    default: Terms | None = None
+
+
+_DEFAULT: Final = Terms()
 
 
 # By server: its settings, and what its lists have said of its tools.
@@ -127,11 +129,7 @@ def _requests(original: Any, patch: Patch) -> Callable[..., Any]:
 
 def _terms_of(server: Any) -> Terms | None:
     own = _terms.get(server)
-    if own is not None or not _State.instrumented:
-        return own
-    if _State.default is None:
-        _State.default = Terms()
-    return _State.default
+    return own if own is not None or not _State.instrumented else _DEFAULT
 
 
 def _open(terms: Terms, server: Any, method: str, params: Any) -> Opening | None:
@@ -176,7 +174,6 @@ _mending: Final = Mending(
 def install() -> None:
     """Serve in runs what any server of the process is asked. Idempotent."""
     _State.instrumented = True
-    _State.default = None
     _mending.install()
 
 

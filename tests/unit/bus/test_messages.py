@@ -51,6 +51,7 @@ def test_no_text_makes_reading_raise(text: str) -> None:
         "stop reply " + " " * 70_000 + messages.write_marker(RUN, Cause.KILLED, ""),
         "held key rank run",
         "held key 1",
+        f"held key {'9' * 5_000} run",
         "list reply",
         "list reply not-hex",
         "go away now",

@@ -44,7 +44,8 @@ class Holder:
             said = None if message is None else messages.read(message)
             if isinstance(said, messages.Stop | messages.Listing):
                 texts = [self.write(answer) for answer in self.answers]
-                self.transport.answer(said.reply, texts)
+                with contextlib.suppress(BusDown):
+                    self.transport.answer(said.reply, texts)
 
     def _again(self) -> None:
         with contextlib.suppress(BusDown):
@@ -136,9 +137,11 @@ def test_a_kill_outlasts_a_bus_that_forgets_it(
 ) -> None:
     """Posted, lost with the bus, and posted again; an answer ends it at last."""
 
+    posted: list[bool] = []
+
     def restart() -> None:
         with there.changed:
-            there.changed.wait_for(lambda: ID in there.markers, 10)
+            posted.append(there.changed.wait_for(lambda: ID in there.markers, 10))
             # The holder has heard nothing of it so far: it has no answers.
         there.goes_down(keeping=False)
         time.sleep(SOON)
@@ -149,6 +152,7 @@ def test_a_kill_outlasts_a_bus_that_forgets_it(
     thread.start()
     result = kill(connect(url), ID, patience=60)
     thread.join()
+    assert posted == [True]
     assert result.by_opener
     assert ID in there.markers
 

@@ -17,6 +17,7 @@ from asgiref.sync import async_to_sync
 
 import hangup
 from hangup.core.clock import SYSTEM_CLOCK, timer_of
+from hangup.core.opening import open_call
 from hangup.testing import FakeClock
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ WAYS = [with_asyncio_run, with_a_loop, with_asgiref, with_a_thread]
 
 async def spend(run: Run, started: threading.Event, ended: list[str]) -> None:
     """Have a spending call open until it is cut."""
-    number = run.work.call_opened()
+    number = open_call(run)
     try:
         started.set()
         await asyncio.sleep(60)

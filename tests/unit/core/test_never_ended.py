@@ -10,6 +10,7 @@ from support.core import for_ever, in_loop, settle, witness
 
 import hangup
 from hangup.core.current import current_run
+from hangup.core.opening import open_call
 from hangup.errors import RunAbandoned
 from hangup.testing import FakeClock
 
@@ -25,7 +26,7 @@ def never_ended() -> None:
     """Begin a spending call as one whose span nobody ends."""
     run = current_run()
     assert run is not None
-    run.work.call_opened(_Reported())
+    open_call(run, _Reported())
 
 
 @in_loop

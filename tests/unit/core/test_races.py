@@ -34,6 +34,7 @@ from hangup.core import run as runs
 from hangup.core.alarm import Alarm
 from hangup.core.cause import Cause
 from hangup.core.deadline import Deadline
+from hangup.core.opening import open_call
 from hangup.core.registry import RunObserver
 from hangup.core.token import CancelToken
 from hangup.core.work import Work
@@ -220,7 +221,7 @@ def a_caller_leaves_and_returns_while_the_run_ends(choices: Choices) -> None:
 
 def the_last_work_ends_while_the_scope_is_left(choices: Choices) -> None:
     clock, threads = FakeClock(), Threads(choices, WATCHED)
-    open_call: list[tuple[Run, int]] = []
+    opened: list[tuple[Run, int]] = []
 
     def live() -> None:
         with (
@@ -228,14 +229,14 @@ def the_last_work_ends_while_the_scope_is_left(choices: Choices) -> None:
             hangup.run(10, name="root", clock=clock) as run,
         ):
             run.work.thread_changed(1)
-            open_call.append((run, run.work.call_opened()))
+            opened.append((run, open_call(run)))
             run.cancel()
             run.check()
 
     def finish() -> None:
-        while not open_call:
+        while not opened:
             assert threads.give_way()
-        [(run, number)] = open_call
+        [(run, number)] = opened
         run.work.call_closed(number)
         run.work.thread_changed(-1)
 

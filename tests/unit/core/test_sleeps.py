@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.requires import require
 
 from hangup.core import registry
 from hangup.core.scope import RunScope
@@ -123,7 +124,8 @@ def test_it_looks_only_while_there_is_somebody_to_look_for(machine: Machine) -> 
 def test_a_run_that_nobody_closes_is_not_kept(machine: Machine) -> None:
     scope = machine.run(100.0)
     scope.__enter__()
-    scope.__exit__(None, None, None)
+    scope.step_out()
+    assert len(machine.watch._runs) == 1
     del scope
     gc.collect()
     assert len(machine.watch._runs) == 0
@@ -139,8 +141,8 @@ def test_a_clock_that_cannot_be_read_stops_nothing(machine: Machine) -> None:
         assert run.abandonment is None
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the clock is Linux's")
 def test_this_machine_says_how_long_it_has_slept() -> None:
+    require("clock that counts sleep, as Linux has", present=sys.platform == "linux")
     first = asleep()
     time.sleep(0.02)
     second = asleep()

@@ -11,6 +11,7 @@ from support.core import for_ever, in_loop, opened, settle, spending, witness
 
 import hangup
 from hangup.core import registry
+from hangup.core.opening import open_call
 from hangup.core.registry import RunObserver
 from hangup.errors import RunCancelled
 from hangup.testing import FakeClock
@@ -44,7 +45,7 @@ def books() -> Iterator[Books]:
 async def fails(books: Books) -> None:
     with contextlib.suppress(ValueError):
         async with hangup.run(name="fails") as run:
-            books.open.append(run.work.call_opened())
+            books.open.append(open_call(run))
             raise ValueError
 
 
@@ -65,7 +66,7 @@ def test_a_run_that_is_abandoned_after_it_closed_settles_once_all_have_heard(
     scope = hangup.run(name="served", server=True, clock=FakeClock())
     with witness() as seen:
         run = opened(scope)
-        books.open.append(run.work.call_opened())
+        books.open.append(open_call(run))
         scope.__exit__(None, None, None)
         run.cancel("disconnect")
     assert [event[0] for event in seen.events] == [
@@ -81,7 +82,7 @@ async def test_a_call_left_open_on_the_scopes_own_task_holds_nothing_up() -> Non
             contextlib.suppress(ValueError),
             hangup.run(name="drops", clock=FakeClock()) as run,
         ):
-            run.work.call_opened()
+            open_call(run)
             raise ValueError
         assert seen.of("settled") == [("settled", "drops", 0)]
 

@@ -130,7 +130,7 @@ def test_a_process_that_nobody_asks_does_not_even_import_it() -> None:
 
 
 def test_a_sound_process_is_told_as_one() -> None:
-    with instrumented() as telemetry:
+    with instrumented():
         facts = diagnosis_facts.collect()
     assert facts["hangup"]["installed"]
     assert facts["clients"]["wire"] == {"httpx": True, "httpx2": True}
@@ -138,7 +138,6 @@ def test_a_sound_process_is_told_as_one() -> None:
     assert ["hangup.info", {}, 1] in [
         [name, {}, value] for name, _, value in facts["samples"]
     ]
-    assert telemetry is not None
 
 
 def test_after_uninstrumenting_no_client_passes_our_layer() -> None:

@@ -204,7 +204,6 @@ def test_a_lowered_run_ends_in_the_series_of_its_new_mode(path: Path) -> None:
         )
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_process_watches_for_itself_from_its_first_run_on(path: Path) -> None:
     with instrumented(policy_file=str(path)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 import threading
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import generate_latest
 
+from hangup.core import guard
 from hangup.errors import ConfigError
 from hangup.otel.workerfiles import Family, WorkerFiles
 from hangup.otel.workers import WorkersMetricReader
@@ -146,3 +148,62 @@ def test_gauges_of_others_are_told_apart_by_their_process(path: Path) -> None:
     assert "requests_total" in text
     assert "temperature" not in text
     again.shutdown()
+
+
+def test_files_that_are_not_of_a_process_are_left_alone(path: Path) -> None:
+    """The directory may be one that an application has for other things too."""
+    others = {"config.json": '{"a": 1}', "list.json": "[1]", "boot.s": "source"}
+    for name, text in others.items():
+        (path / name).write_text(text)
+    files = WorkerFiles(path)
+    files.listen("a").close()
+    files.write("a", [counter(3)])
+    for _ in range(2):
+        assert value(files) == 3
+    assert {name: (path / name).read_text() for name in others} == others
+
+
+def test_who_is_known_to_live_is_not_asked_again(path: Path) -> None:
+    files = WorkerFiles(path)
+    with files.listen("a") as listening:
+        files.write("a", [counter(1)])
+        files.read({"a"})
+        listening.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            listening.accept()
+    files.leave("a")
+
+
+def test_a_directory_that_is_gone_breaks_no_shutdown(path: Path) -> None:
+    reader = WorkersMetricReader(path / "metrics")
+    provider = MeterProvider([reader])
+    provider.get_meter("m").create_counter("c").add(1)
+    for file in (path / "metrics").iterdir():
+        file.unlink()
+    (path / "metrics").rmdir()
+    assert reader.force_flush() is False
+    guard.strict(False)  # noqa: FBT003  as in production
+    provider.shutdown()
+    provider.shutdown()
+
+
+def test_a_sum_never_goes_back_by_its_last_bit(path: Path) -> None:
+    """However it is put together: by who lives, or after some have been folded."""
+    spent = [0.0001 * number for number in (7, 1, 3, 9, 4, 2)]
+    files = WorkerFiles(path)
+    listening = {f"w{at}": files.listen(f"w{at}") for at in range(len(spent))}
+    for ident, dollars in zip(listening, spent, strict=True):
+        files.write(ident, [counter(dollars)])
+    seen = [value(files)]
+    for sock in listening.values():
+        sock.close()  # as when it is killed
+        seen.append(value(files))
+    assert set(seen) == {math.fsum(spent)}
+
+
+def test_numbers_that_are_none_are_added_up_too(path: Path) -> None:
+    files = WorkerFiles(path)
+    for ident, number in (("a", 0.5), ("b", math.inf)):
+        files.listen(ident).close()
+        files.write(ident, [counter(number)])
+    assert value(files) == math.inf

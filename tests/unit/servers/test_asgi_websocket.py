@@ -9,13 +9,13 @@ import pytest
 from support.asgi import Peer, socket_scope, spend, ticks
 
 import hangup
+from hangup.core.opening import open_call
 from hangup.servers.asgi import HangupMiddleware
 
 if TYPE_CHECKING:
     from support.asgi import Journal, Message, Receive, Scope, Send
 
     from hangup.core.run import Run
-
 
 CONNECT = {"type": "websocket.connect"}
 ACCEPT = {"type": "websocket.accept"}
@@ -56,7 +56,7 @@ def test_a_close_with_a_spending_call_open_is_a_disconnect(journal: Journal) -> 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         assert await receive() == CONNECT
         run = spend()
-        run.work.call_opened()
+        open_call(run)
         await receive()
 
     async def test() -> None:

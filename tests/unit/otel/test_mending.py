@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hangup.clients.mending import Mending
+from hangup.otel.mending import Mending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from hangup.clients.patch import Patch
+    from hangup.otel.patch import Patch
 
 NAME = "hangup_test_library"
 

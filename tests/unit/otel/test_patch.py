@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import wrapt
 
-from hangup.clients.patch import Patch
+from hangup.otel.patch import Patch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
