@@ -2,9 +2,10 @@
 
 As a long-lived worker sees them: most are delivered, a share fails, is left by its
 caller, is never closed, opens a span that nobody ends, or is not sampled. Prints the
-resident memory after every tenth, which must be flat from the second on but for a step
-where a burst has scattered what is free, and what is left at the end, which must be
-nothing. Exits 1 where it is not so.
+resident memory and the blocks that Python has allocated after every tenth, and what is
+left at the end, which must be nothing. The blocks must be flat from the first tenth on;
+so must the memory, but for a step where a burst has scattered what is free. Exits 1
+where it is not so.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
 _STEP, _GROWTH = 0.20, 0.03
-"""How much may come after the first tenth, and in the second half: a leak does both."""
+"""How much memory may come after the first tenth, and in the second half."""
+_LEAKED = 0.01
+"""How many more blocks there may be at any time after the first tenth."""
 _BUDGET = 600.0  # none ends by its deadline, however slow the machine
 _PATIENCE = 60.0  # seconds for the last ten thousand calls to be entered
 _INPUT, _OUTPUT = 7, 3
@@ -166,7 +169,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=1_000_000)
     part = parser.parse_args().runs // 10
-    found = []
+    found, blocks = [], []
     with working() as (worker, reader):
         for number in range(10):
             began = time.perf_counter()
@@ -174,8 +177,10 @@ def main() -> int:
             gc.collect()
             reader.collect()
             found.append(resident())
+            blocks.append(sys.getallocatedblocks())
             print(
                 f"{(number + 1) * part:>9,} runs: {found[-1] / 2**20:7.1f} MiB, "
+                f"{blocks[-1]:,} blocks, "
                 f"{part / (time.perf_counter() - began):,.0f} a second, "
                 f"{len(registry.live_runs()):,} runs live",
                 flush=True,
@@ -185,10 +190,12 @@ def main() -> int:
         booked = tokens(reader, "hangup.tokens")
     first, half = found[0], found[4]
     step, growth = ((max(found[5:]) - one) / one for one in (first, half))
+    leaked = max(blocks[1:]) / blocks[0] - 1
     print(f"growth after the first tenth {step:+.1%}, in the second half {growth:+.1%}")
+    print(f"blocks after the first tenth {leaked:+.2%}")
     print(f"live runs at the end: {left}")
     print(f"tokens: {booked:,} in the books, {worker.spent:,} spent")
-    flat = step <= _STEP and growth <= _GROWTH
+    flat = step <= _STEP and growth <= _GROWTH and leaked <= _LEAKED
     return 0 if flat and not left and booked == worker.spent else 1
 
 
