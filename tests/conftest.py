@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "dashboards" in item.path.parts:
             item.add_marker(pytest.mark.wide)
+
+
+def pytest_collection_finish() -> None:
+    """Let no collection go through all that was imported, in the middle of a test.
+
+    It stands still for a second on a slow machine, and is none of the test's affair.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

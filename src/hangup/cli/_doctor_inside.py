@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 # Whose spans show model calls, whatever client they are made with.
 _GENAI: Final = ("openai", "anthropic", "genai", "langchain", "llama", "litellm")
 _REFUSING: Final = ("refuse", "enforce")
-_SHOWN: Final = 5  # names in one line
 
 
 def not_installed(evidence: Evidence) -> Wrong:
@@ -291,8 +290,7 @@ def _family(workers: list[Source]) -> Wrong:
 
 
 def _all(sources: list[Source]) -> str:
-    shown = [one.where for one in sources[:_SHOWN]]
-    return ", ".join(shown) + (" ..." if len(sources) > _SHOWN else "")
+    return ", ".join(one.where for one in sources)
 
 
 def _short(name: str) -> str:

@@ -123,7 +123,7 @@ def _has(source: Source, findings: Sequence[Finding], ids: frozenset[str]) -> bo
 
 
 def _measured(source: Source, findings: Sequence[Finding]) -> str:
-    if _has(source, findings, _NOT_MEASURED):
+    if not source.has_hangup or _has(source, findings, _NOT_MEASURED):
         return "no"
     return "in part" if _has(source, findings, _PARTLY_MEASURED) else "yes"
 

@@ -30,6 +30,7 @@ _MOST: Final = 200
 _COUNTED: Final = {
     "unknown": names.UNKNOWN_CALLS,
     "estimated": names.ESTIMATED_TOKENS,
+    "tokens": names.TOKENS,
     "calls": names.CALLS,
     "runs": names.RUNS,
     "baggage_lost": names.BAGGAGE_LOST,

@@ -229,6 +229,12 @@ def test_what_is_worst_comes_first_at_any_width(width: int) -> None:
     assert max(map(len, whole.splitlines())) <= width
 
 
+def test_a_process_without_hangup_is_neither_measured_nor_stopped() -> None:
+    whole = printed(Evidence([Source("here", facts={"hangup": {"installed": False}})]))
+    [row] = [line for line in whole.splitlines() if line.startswith("here")]
+    assert row.split()[1:5] == ["no", "hangup", "no", "no"]
+
+
 def test_what_findings_say_of_a_process_is_in_the_table() -> None:
     said = {
         *_doctor_show._NOT_MEASURED,

@@ -310,12 +310,11 @@ def test_workers_with_an_identity_each_are_right() -> None:
 
 
 def test_workers_that_export_under_one_identity_are_found() -> None:
-    first, second = workers()
-    assert second.facts is not None
-    second.facts["instance"] = "i21"
-    [finding] = judge(Evidence([first, second]))
+    pids = range(21, 28)
+    one = [source(f"worker ({pid})", pid=pid, ppid=20, instance="i21") for pid in pids]
+    [finding] = judge(Evidence(one))
     assert finding.check == "prefork-metrics"
-    assert finding.where == "worker (21), worker (22)"
+    assert finding.where == ", ".join(f"worker ({pid})" for pid in pids)
     assert "one service.instance.id (i21)" in finding.detail
 
 

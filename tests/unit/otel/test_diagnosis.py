@@ -23,13 +23,23 @@ from opentelemetry.sdk.trace.export import (
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry, start_http_server
 from support.requires import require
-from support.telemetry import instrumented
+from support.telemetry import chat, instrumented, used
 
+import hangup
 from hangup.cli._doctor_launch import _asked, ask_all
-from hangup.otel import diagnosis, diagnosis_bus, diagnosis_facts, diagnosis_sightings
+from hangup.cli.doctor import _sources
+from hangup.otel import (
+    diagnosis,
+    diagnosis_bus,
+    diagnosis_facts,
+    diagnosis_sightings,
+    hosts,
+    names,
+)
 from hangup.otel.diagnosis_ports import listening_ports
 from hangup.otel.diagnosis_processors import describe
 from hangup.otel.diagnosis_sightings import Sightings
+from hangup.otel.instrumentor import HangupInstrumentor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -146,6 +156,27 @@ def test_after_uninstrumenting_no_client_passes_our_layer() -> None:
     facts = diagnosis_facts.collect()
     assert not facts["hangup"]["installed"]
     assert facts["clients"]["wire"] == {"httpx": False, "httpx2": False}
+
+
+def test_what_the_checks_judge_by_is_told_by_the_process_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = Sightings()
+    monkeypatch.setattr(diagnosis_sightings, "SEEN", seen)
+    monkeypatch.setattr(diagnosis_facts, "SEEN", seen)
+    # What would stay for the tests that follow.
+    monkeypatch.setattr(hosts, "on_denied", lambda _note: None)
+    monkeypatch.setattr(diagnosis_sightings._Wrapped, "requests", True)
+    monkeypatch.setattr(diagnosis_sightings._Mcp, "hooked", True)
+    with instrumented() as telemetry:
+        diagnosis_sightings.watch(HangupInstrumentor())
+        tracer = telemetry.tracer_provider.get_tracer("test")
+        with hangup.run(name="told"), chat(tracer) as span:
+            used(span, 7, 3)
+        assert telemetry.total(names.TOKENS) == 10
+        [source] = _sources([diagnosis_facts.collect()])
+    assert source.total(names.TOKENS, fate="delivered") == 10
+    assert source.total(names.METERED_TOKENS, in_run="true") == 10
 
 
 def test_a_provider_that_only_we_were_given_is_the_one_that_is_told() -> None:
