@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from hangup.config import Mode
 from hangup.core.rollout import Place
 
 if TYPE_CHECKING:
-    from hangup.config import Mode, OnDisconnect
+    from hangup.config import OnDisconnect
     from hangup.core.rules import Rule
+    from hangup.otel.wire import Inbound
     from hangup.servers._common_fields import Fields
 
 
@@ -53,3 +55,19 @@ def place_of(path: str, root: str, unruled: Mode) -> Place:
         unruled: See :class:`~hangup.core.rollout.Place`.
     """
     return Place((path.removeprefix(root), path) if root else (path,), unruled)
+
+
+def unasked(most: Mode) -> Place:
+    """Return where rules look for a run without a path whose mode no code asked for.
+
+    By its name and its tenant alone; without a rule it is observed.
+    """
+    return Place(unruled=Mode.OBSERVE, most=most)
+
+
+def under(mode: Mode, inbound: Inbound) -> Mode:
+    """Return the mode that a run has which goes on here, and was to have ``mode``.
+
+    Never off: what comes in may keep us from acting, not from measuring.
+    """
+    return mode.least(Mode.OBSERVE if inbound.mode is Mode.OFF else inbound.mode)

@@ -17,7 +17,7 @@ from hangup.core.scope import RunScope
 from hangup.errors import ConfigError
 from hangup.otel import wire
 from hangup.servers._common_fields import Fields, read_budget
-from hangup.servers._common_plan import Plan, place_of
+from hangup.servers._common_plan import Plan, place_of, under
 from hangup.servers._common_tenant import header_of, tenant_of
 
 if TYPE_CHECKING:
@@ -385,14 +385,6 @@ def route_settings(
         known = ", ".join(RouteSettings.__slots__)
         remedy = f"give a mapping with any of {known}"
         raise ConfigError(what, settings, remedy) from None
-
-
-def under(mode: Mode, inbound: Inbound) -> Mode:
-    """Return the mode that a run has which goes on here, and was to have ``mode``.
-
-    Never off: what comes in may keep us from acting, not from measuring.
-    """
-    return mode.least(Mode.OBSERVE if inbound.mode is Mode.OFF else inbound.mode)
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

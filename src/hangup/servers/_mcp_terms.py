@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hangup import config
 from hangup.config import Mode
-from hangup.core import registry
+from hangup.core import registry, rollout
 from hangup.core.clock import SYSTEM_CLOCK
 from hangup.core.current import current_run
 from hangup.core.deadline import Deadline, check_budget
 from hangup.core.scope import RunScope
 from hangup.otel import mcpwire, wire
+from hangup.servers._common_plan import unasked, under
 from hangup.servers._common_terms import (
     RouteSettings,
     Unset,
     route_settings,
-    under,
 )
 
 if TYPE_CHECKING:
@@ -98,7 +98,8 @@ class Terms:
         }
         self._clock = clock
         for tool, one in self._tools.items():
-            registry.declare(one.name or name or tool, self._mode_of(one))
+            asked = self._asked(one) or config.current().mode or Mode.OBSERVE
+            registry.declare(one.name or name or tool, asked)
 
     def open(
         self, method: str, params: Mapping[str, Any] | None, traits: ToolTraits
@@ -115,8 +116,13 @@ class Terms:
         tool = mcpwire.tool_of(method, params)
         own = self._tools.get(tool or "", _PLAIN)
         settings = config.current()
-        mode = self._mode_of(own).least(settings.mode)
-        if mode is Mode.OFF:
+        known = tool is not None and (tool in self._tools or tool in traits.known)
+        name = own.name or self._name or _name(method, tool if known else None)
+        tenant = own.tenant or self._tenant
+        rule = rollout.find((), name, tenant or "")
+        asked = self._asked(own)
+        mode = (asked or Mode.ENFORCE).least(settings.mode)
+        if Mode.OFF in (mode, None if rule is None else rule.mode):
             return None
         inbound, around = mcpwire.inbound_of(params), current_run()
         if around is not None and not (
@@ -126,23 +132,26 @@ class Terms:
         token = None if inbound is None else inbound.token
         if inbound is not None:
             mode = under(mode, inbound)
-        deadline = self._deadline(own, inbound, settings)
+        budget = None if rule is None else rule.budget
+        if budget is None:
+            budget = self._budget_of(own, settings)
+        deadline = self._deadline(budget, inbound, settings)
         if around is not None:
             # A web server's run around a request over HTTP, or the caller's own.
             deadline = deadline.tightened(_on(self._clock, around))
             mode = mode.least(around.mode)
             if token is None and not around.latent:
                 token = around.id
-        known = tool is not None and (tool in self._tools or tool in traits.known)
         scope = RunScope(
-            name=own.name or self._name or _name(method, tool if known else None),
-            tenant=own.tenant or self._tenant,
+            name=name,
+            tenant=tenant,
             mode=mode,
             deadline=deadline,
             token=token,
             joined=token is not None,
             latent=True,
             server=True,
+            place=unasked(mode) if asked is None else None,
             clock=self._clock,
         )
         protected = tool is not None and (
@@ -150,16 +159,17 @@ class Terms:
         )
         return Opening(scope, inbound, tool, protected)
 
-    def _mode_of(self, own: RouteSettings) -> Mode:
-        mode = Mode(own.mode) if own.mode else self._mode
-        return mode or config.current().mode or Mode.OBSERVE
+    def _asked(self, own: RouteSettings) -> Mode | None:
+        return Mode(own.mode) if own.mode else self._mode
+
+    def _budget_of(self, own: RouteSettings, settings: config.Settings) -> float | None:
+        if not isinstance(own.budget, Unset):
+            return own.budget
+        return settings.budget if self._budget is None else self._budget
 
     def _deadline(
-        self, own: RouteSettings, inbound: Inbound | None, settings: config.Settings
+        self, budget: float | None, inbound: Inbound | None, settings: config.Settings
     ) -> Deadline:
-        budget = settings.budget if self._budget is None else self._budget
-        if not isinstance(own.budget, Unset):
-            budget = own.budget
         deadline = Deadline.after(budget, self._clock)
         if inbound is None:
             return deadline

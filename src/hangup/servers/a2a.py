@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from hangup import config
 from hangup.config import Mode, OnDisconnect
+from hangup.core import rollout
 from hangup.core.cause import Cause
 from hangup.core.clock import SYSTEM_CLOCK
 from hangup.core.current import Position, current_run, enter
@@ -37,7 +38,7 @@ from hangup.otel import wire
 from hangup.otel.mending import Mending
 from hangup.servers._common_exchange import cause_of, connect, ends_here
 from hangup.servers._common_fields import Fields
-from hangup.servers._common_terms import under
+from hangup.servers._common_plan import unasked, under
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -165,9 +166,10 @@ class _Protected:
         self, context: Any
     ) -> tuple[RunScope, wire.Inbound | None, bool] | None:
         given, settings = self._settings, config.current()
-        mode: Mode = given["mode"] or settings.mode or Mode.OBSERVE
-        mode = mode.least(settings.mode)
-        if mode is Mode.OFF:
+        rule = rollout.find((), given["name"] or "", given["tenant"] or "")
+        asked: Mode | None = given["mode"]
+        mode = (asked or Mode.ENFORCE).least(settings.mode)
+        if Mode.OFF in (mode, None if rule is None else rule.mode):
             return None
         state = getattr(context.call_context, "state", {})
         headers = [
@@ -179,9 +181,9 @@ class _Protected:
         if getattr(context.configuration, "return_immediately", False):
             meant = OnDisconnect.FINISH
         around = current_run()
-        deadline = Deadline.after(
-            settings.budget if given["budget"] is None else given["budget"]
-        )
+        budgets = (None if rule is None else rule.budget, given["budget"])
+        ruled = (seconds for seconds in budgets if seconds is not None)
+        deadline = Deadline.after(next(ruled, settings.budget))
         alone = True
         if around is not None:
             mode = mode.least(around.mode)
@@ -202,6 +204,7 @@ class _Protected:
             server=True,
             on_disconnect=meant,
             grace=given["grace"],
+            place=unasked(mode) if asked is None else None,
         )
         return scope, inbound, alone
 
