@@ -35,6 +35,8 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.wide]
 
 IN_TIME = 3.0
 """Seconds after T0, on a busy machine; the answers would take twenty."""
+RETRY_DUE = 4.0
+"""Seconds after which a task that has failed would have been tried again."""
 NOTICED = 30
 """Tokens: what another process, on a busy machine, has not read yet."""
 MODEST = Script(tokens=60, input_tokens=20, rate=30, first_token=0.05, jitter=0)
@@ -208,9 +210,9 @@ async def _retried(bench: Bench) -> None:
             async with hangup.run(30) as run:
                 await bench.docket.add(again)("again")
                 await bench.begun("again", 8)
-                await asyncio.sleep(0.3)  # it has failed, and waits to be retried
+                await bench.late("again", 0.0)  # it fails, and waits to be retried
                 run.cancel("killed")
-        await asyncio.sleep(1.5)  # the retry would be due
+        await asyncio.sleep(RETRY_DUE)
         assert len(bench.of("again")) == 1
 
     async def past() -> None:
@@ -221,7 +223,7 @@ async def _retried(bench: Bench) -> None:
                 execution = await bench.docket.add(again)("past")
                 await execution.get_result(timeout=WAIT)
         assert time.monotonic() - began < 0.8 + IN_TIME
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(RETRY_DUE)
         assert len(bench.of("past")) <= 1
 
     async with asyncio.TaskGroup() as group:

@@ -40,7 +40,7 @@ async def ask(model: str) -> str:
 
 async def again(
     model: str,
-    retry: Retry = Retry(attempts=5, delay=timedelta(seconds=1)),  # noqa: B008
+    retry: Retry = Retry(attempts=5, delay=timedelta(seconds=3)),  # noqa: B008
 ) -> str:
     """Make a call, and fail."""
     await _ask(model)

@@ -150,7 +150,7 @@ def _may_drop(sampler: Any) -> bool:
 
 def _metrics(instrumentor: Any) -> dict[str, Any]:
     provider: Any = metrics.get_meter_provider()
-    used = getattr(instrumentor, "_meters", None)
+    used = getattr(instrumentor, "_made_on", None)
     made = _meters_behind(provider if used is None or _is_proxy(used) else used)
     readers: Any = getattr(made, "_metric_readers", ())
     return {

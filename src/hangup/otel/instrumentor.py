@@ -47,7 +47,7 @@ _logger = logging.getLogger("hangup")
 # Adapters are plug-ins: they sit above this layer, so they are loaded by name.
 _ADAPTERS = (
     "hangup.clients",
-    "hangup.servers.auto",
+    "hangup.servers._asgi_auto",
     "hangup.servers.mcp",
     "hangup.servers.a2a",
     "hangup.bus",
@@ -80,6 +80,7 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
     """
 
     _instruments: Instruments | None = None
+    _made_on: metrics.MeterProvider | None = None
     _given_meters: metrics.MeterProvider | None = None
     _given_loggers: LoggerProvider | None = None
     _forks = False
@@ -155,7 +156,8 @@ class HangupInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # the base is
         return self._given_loggers or get_logger_provider()
 
     def _install(self, tracers: trace.TracerProvider | None) -> None:
-        instruments = self._instruments_on(self._meters)
+        self._made_on = self._meters
+        instruments = self._instruments_on(self._made_on)
         self._rollout.install(instruments.meter)
         self._recorder = Recorder(instruments, self._pricer)
         logger = self._loggers.get_logger(names.SCOPE, installed_version())

@@ -7,6 +7,9 @@ matter what was installed, made or imported first. What an application's own mid
 does is inside the run; what is wrapped around the application object is outside, and
 the client's leaving is seen through it.
 
+Where neither ``HANGUP_MODE`` nor a rule of the policy file says otherwise, these runs
+are observed: nobody asked for more. See ``HANGUP_FRAMEWORKS``.
+
 A :class:`~hangup.servers.asgi.HangupMiddleware` put in by hand goes before: one around
 the application serves alone, one inside has its place made way for.
 """

@@ -191,7 +191,7 @@ def test_only_messages_tell_a_caller_who_is_cut_what_went_in() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_provider_that_finishes_generates_for_nobody(*, stream: bool) -> None:
-    script = Script(tokens=20, rate=1e9, first_token=0.005, jitter=0.0)
+    script = Script(tokens=20, rate=1e9, first_token=0.3, jitter=0.0)
     caller = Caller(stream=stream)
     (record,) = _hung_up(caller, _app(script, "finish")).calls
     assert record.cut

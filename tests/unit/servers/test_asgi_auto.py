@@ -24,7 +24,7 @@ from hangup.core.document import read_json
 from hangup.core.rules import read_rules
 from hangup.otel.mending import Mending
 from hangup.readers import FRAMEWORKS
-from hangup.servers import auto
+from hangup.servers import _asgi_auto as auto
 from hangup.servers.asgi import HangupMiddleware
 
 if TYPE_CHECKING:
