@@ -26,11 +26,20 @@ if os.environ.get("CI") == "true":
     settings.load_profile("ci")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Dashboards and rules are JSON and YAML: one Python is enough for them."""
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Dashboards and rules are JSON and YAML: one Python is enough for them.
+
+    And where sweeps are run, their short forms would tell nothing new.
+    """
     for item in items:
         if "dashboards" in item.path.parts:
             item.add_marker(pytest.mark.wide)
+    if "wide" not in config.option.markexpr:
+        short = [item for item in items if item.get_closest_marker("narrow")]
+        config.hook.pytest_deselected(items=short)
+        items[:] = [item for item in items if item not in short]
 
 
 def pytest_collection_finish() -> None:

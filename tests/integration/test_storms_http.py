@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from openai import AsyncOpenAI
 from support.core import in_loop
+from support.requires import narrow, wide
 from support.storm import AT_ONCE, LONGEST, storm, succeed, without_hangup
 
 import hangup
@@ -124,9 +125,7 @@ async def _with(name: str, cancels: int) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("name", STACKS)
-@pytest.mark.parametrize(
-    "cancels", [2_000, pytest.param(10_000, marks=pytest.mark.wide)]
-)
+@pytest.mark.parametrize("cancels", [narrow(2_000), wide(10_000)])
 def test_b1_cancel_poisons_http_pool(
     name: str, cancels: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,7 @@ import psycopg_pool
 import pytest
 import redis.asyncio as redis
 from support.core import in_loop
+from support.requires import narrow, wide
 from support.stores import Postgres, Redis, directory
 from support.storm import storm, succeed, without_hangup
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(300)
 
-CANCELS = [500, pytest.param(3_000, marks=pytest.mark.wide)]
+CANCELS = [narrow(500), wide(3_000)]
 SIZE = 10
 SLOWLY = 0.003
 """Seconds that some of the answers take, so that there is something to cut off."""

@@ -17,6 +17,11 @@ def wide(*values: object) -> ParameterSet:
     return pytest.param(*values, marks=pytest.mark.wide)
 
 
+def narrow(*values: object) -> ParameterSet:
+    """Parameters of a sweep in short, for the Pythons that do not run it whole."""
+    return pytest.param(*values, marks=pytest.mark.narrow)
+
+
 def require(tool: str, *, present: bool | None = None) -> None:
     """Skip the test where ``tool`` is missing; where ``CI`` is true, fail it.
 
