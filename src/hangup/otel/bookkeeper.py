@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
 from hangup.core.guard import guarded
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 
 _SETTLE, _END = "settle", "end"
+_AFTER_YOU: Final = 0.002  # seconds
 
 
 class Bookkeeper:
@@ -67,5 +69,7 @@ class Bookkeeper:
 
     def _work(self, wishes: queue.SimpleQueue[str]) -> None:
         while wishes.get() != _END:
+            # The interpreter belongs to the loops that are to stop now.
+            time.sleep(_AFTER_YOU)
             for call in self._calls:
                 guarded(call)
