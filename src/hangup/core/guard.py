@@ -46,14 +46,14 @@ def guarded(call: Callable[..., Any], *args: object) -> Any:
         return fault(getattr(call, "__qualname__", repr(call)), error)
 
 
-def fault(place: str, error: Exception) -> None:
+def fault(place: str, error: BaseException) -> None:
     """Swallow a fault of ours: what :func:`guarded` does, where a frame is dear."""
     if _State.strict:
         raise error
     report(place, error)
 
 
-def report(place: str, error: Exception) -> None:
+def report(place: str, error: BaseException) -> None:
     """Log a swallowed fault with its traceback, once per place and type."""
     key = (place, type(error).__name__)
     if key not in _State.logged and len(_State.logged) < _MOST_LOGGED:
