@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 _logger = logging.getLogger("hangup")
 
@@ -44,6 +44,22 @@ def guarded(call: Callable[..., Any], *args: object) -> Any:
         return call(*args)
     except Exception as error:  # noqa: BLE001  that is its purpose
         return fault(getattr(call, "__qualname__", repr(call)), error)
+
+
+def guarded_each(calls: Iterable[Callable[..., Any]], *args: object) -> None:
+    """Call each as :func:`guarded` does, also where one raises what passes.
+
+    Whoever is told of a stop is told, whatever another one does: the first
+    ``BaseException`` is raised when all have been called.
+    """
+    passes: BaseException | None = None
+    for call in calls:
+        try:
+            guarded(call, *args)
+        except BaseException as error:  # noqa: BLE001  it is raised below
+            passes = passes or error
+    if passes is not None:
+        raise passes
 
 
 def fault(place: str, error: BaseException) -> None:
