@@ -68,7 +68,8 @@ async def test_the_deadline_of_the_run_is_the_timeout_where_it_is_shorter() -> N
                         group.create_task(retrying(opened, kind))
             assert time.monotonic() - begun < 1.0 + IN_TIME
             assert sorted(attempts) == sorted(KINDS)
-            assert all(left is not None and left < 1.0 for left in server.left)
+            # gRPC rounds it up on its way.
+            assert all(left is not None and left < 1.1 for left in server.left)
             await server.all_cut(4)
 
 
@@ -170,7 +171,8 @@ async def test_on_a_thread_the_deadline_of_the_run_is_the_timeout() -> None:
             )
             assert all(1.0 <= seconds < 1.0 + IN_TIME for seconds in took)
             assert sorted(attempts) == sorted(KINDS)
-            assert all(left is not None and left < 1.0 for left in server.left)
+            # gRPC rounds it up on its way.
+            assert all(left is not None and left < 1.1 for left in server.left)
 
 
 @in_loop

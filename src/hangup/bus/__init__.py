@@ -6,6 +6,7 @@ Installed with hangup where ``HANGUP_BUS_URL`` is set; everything else works wit
     messages    the words that travel
     live        the runs of this process that the bus asks about
     member      this process on the bus: one thread listens, one speaks
+    threads     the two threads, started again where one is missing
     timing      when to try again, and what time it is on the bus
     operator    who kills and lists, from outside
     memory      a bus inside one process, for tests

@@ -103,10 +103,15 @@ class Live(registry.RunObserver):
         self._held: dict[str, _Held] = {}
         self._unclaimed: set[str] = set()
         self._unread: set[str] = set()
-        # Nobody listens in a child process until it has a run, or its metrics are read.
+        # Nobody listens in a child process until it has a run, or its metrics are read;
+        # nor where no thread can be started.
         self._asleep = True
         for run in registry.live_runs():
             self.started(run)
+
+    def tell_of_next(self) -> None:
+        """Call ``on_change`` with the next run, whatever it is: nobody listens yet."""
+        self._asleep = True
 
     # What happens to runs
 

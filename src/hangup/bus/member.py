@@ -3,12 +3,13 @@
 The listener subscribes, then has everything re-read: what was said while nobody
 listened is in the markers. The speaker asks, claims and answers, on connections of its
 own, so that a stop never waits behind a question. Neither ever ends by a fault: the bus
-is down meanwhile, and both try again.
+is down meanwhile, and both try again. What ends one all the same (no thread can be
+started, an exception that was thrown into it) is noticed by the other, by the next run
+and by who reads whether the bus is up; until it runs again, it is not.
 """
 
 from __future__ import annotations
 
-import contextvars
 import json
 import logging
 import os
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from hangup.bus import messages
 from hangup.bus.base import BusDown, Holder
 from hangup.bus.live import row_of
+from hangup.bus.threads import Threads
 from hangup.bus.timing import Clock, Pause
 from hangup.core.cause import Cause
 from hangup.core.guard import fault, guarded
@@ -39,7 +41,7 @@ _logger = logging.getLogger("hangup")
 
 RECONCILE: Final = 30.0
 """Seconds between two times that everything is re-read, give or take a half."""
-_TURN: Final = 1.0  # seconds the listener waits before it looks whether it is to end
+_TURN: Final = 1.0  # seconds until a thread looks whether all is as it should be
 _FAREWELL: Final = 1.0  # seconds
 _AFTER_YOU: Final = 0.002  # seconds
 _AT_A_TIME: Final = 500
@@ -65,6 +67,8 @@ class Member:
         self._reconcile = reconcile
         self._clock = Clock(transport)
         self._host = socket.gethostname()
+        works = {"listen": self._listen, "speak": self._speak}
+        self._threads = Threads(works, self._fell)
         live.on_change = self._changed
         self._begin_anew()
 
@@ -72,8 +76,6 @@ class Member:
         self.process: str = f"{self._host}:{os.getpid()}"
         self._ended = threading.Event()
         self._wake = threading.Event()
-        self._starting = threading.Lock()
-        self._started = False
         # Bounded: who asked asks again, and who was not answered knows it.
         self._obeyed: deque[tuple[str, Run]] = deque(maxlen=_MOST_WAITING)
         self._asked_again: deque[tuple[str, str]] = deque(maxlen=_MOST_WAITING)
@@ -92,28 +94,32 @@ class Member:
     @property
     def up(self) -> bool | None:
         """Whether the bus is reached; None while that has not been tried."""
-        self.start()
+        if not self.start():
+            return False
         if self._listening is None:
             return None
         return self._listening and self._speaking
 
-    def start(self) -> None:
-        """Start the threads, where they do not run. Idempotent."""
-        if self._started:
-            return
-        with self._starting:
-            if self._started or self._ended.is_set():
-                return
-            self._started = True
-            for name, work in (("listen", self._listen), ("speak", self._speak)):
-                thread = threading.Thread(
-                    target=work, name=f"hangup-bus-{name}", daemon=True
-                )
-                try:
-                    # In no run's context, whoever is the first to need them.
-                    contextvars.Context().run(thread.start)
-                except RuntimeError:  # the interpreter is going down
-                    return
+    def start(self) -> bool:
+        """Start the threads, where they do not run. Idempotent; blocks for nothing.
+
+        Returns:
+            Whether they run.
+        """
+        if self._ended.is_set():
+            return False
+        if self._threads.start():
+            return True
+        self._live.tell_of_next()
+        return False
+
+    def _fell(self, name: str) -> None:
+        """Note that a thread has ended; the other one starts it again."""
+        if name == "listen":
+            self._listening = False
+            self._wake.set()
+        else:
+            self._silent()
 
     def farewell(self) -> None:
         """Say what is still to be said: the process ends. Blocks a second at most."""
@@ -127,12 +133,13 @@ class Member:
         """End the threads, which takes them a second or two; does not wait."""
         self._ended.set()
         self._wake.set()
-        if not self._started:
+        if not self._threads.whole:
             self._transport.close()
 
     def after_fork(self) -> None:
         """Begin anew in a child process, with threads once it has a run or is asked."""
         ended = self._ended.is_set()
+        self._threads.after_fork()
         self._begin_anew()
         if ended:
             self._ended.set()
@@ -158,7 +165,8 @@ class Member:
                     message = subscription.receive(_TURN)
                     if message is not None:
                         guarded(self._handle, message)
-            except Exception as error:  # noqa: BLE001  it never ends by a fault
+                    self.start()
+            except BaseException as error:  # noqa: BLE001  it never ends by a fault
                 self._deaf(error)
                 _loud(error)
             finally:
@@ -173,12 +181,12 @@ class Member:
         self._due = 0.0
         self._wake.set()
 
-    def _deaf(self, error: Exception) -> None:
+    def _deaf(self, error: BaseException) -> None:
         if self._listening is not False and not self._ended.is_set():
             _logger.warning(
                 "hangup cannot reach its bus (%s); work goes on, under its own "
                 "deadline",
-                error,
+                str(error) or type(error).__name__,
             )
         self._listening = False
 
@@ -196,8 +204,10 @@ class Member:
         run_id = stop.marker.run_id
         runs = self._live.holding(run_id)
         self._obeying = True  # of this thread alone: the speaker's have no reply
-        self._obey(runs, stop.marker, stop.reply)
-        self._obeying = False
+        try:
+            self._obey(runs, stop.marker, stop.reply)
+        finally:
+            self._obeying = False
         if not runs and run_id in self._acknowledged:
             self._asked_again.append((stop.reply, run_id))
             self._wake.set()
@@ -205,11 +215,13 @@ class Member:
     def _obey(self, runs: list[Run], marker: Marker, reply: str) -> None:
         """Stop runs as an operator said. Acts in every mode; idempotent."""
         for run in runs:
-            if marker.cause is not Cause.SUPERSEDED or run.mode.refuses:
-                guarded(run.cancel, marker.cause, marker.detail)
-            # Written by the speaker: here every step delays the loop that is to stop.
-            self._obeyed.append((reply, run))
-            self._wake.set()
+            try:
+                if marker.cause is not Cause.SUPERSEDED or run.mode.refuses:
+                    guarded(run.cancel, marker.cause, marker.detail)
+            finally:  # whatever a callback of the application throws at us
+                # The speaker's: here every step delays the loop that is to stop.
+                self._obeyed.append((reply, run))
+                self._wake.set()
 
     def _acknowledge(self, run: Run) -> str | None:
         """Return what the holder of a run answers; None where it has delivered it."""
@@ -233,24 +245,34 @@ class Member:
         pause = Pause()
         ended = self._ended
         while not ended.is_set():
-            self._wake.wait(max(0.0, self._due - time.monotonic()))
-            if ended.is_set():
-                break
-            # The interpreter belongs to the loops that are to stop now.
-            time.sleep(_AFTER_YOU)
-            self._wake.clear()
             try:
+                self._wake.wait(self._quiet_for())
+                if ended.is_set():
+                    break
+                # The interpreter belongs to the loops that are to stop now.
+                time.sleep(_AFTER_YOU)
+                self._wake.clear()
+                self.start()
                 self._turn()
-            except Exception as error:  # noqa: BLE001  it never ends by a fault
+            except BaseException as error:  # noqa: BLE001  it never ends by a fault
+                self._silent()
                 _loud(error)
-                self._speaking = self._answering = False
-                self._clock.forget()
                 ended.wait(pause.length())
                 self._due = 0.0  # everything again: what was under way is lost
             else:
                 self._speaking = True
                 pause.reset()
         self._transport.close()
+
+    def _quiet_for(self) -> float:
+        """Return the seconds until the speaker has something to do by itself."""
+        wait = max(0.0, self._due - time.monotonic())
+        return wait if self._threads.whole else min(wait, _TURN)
+
+    def _silent(self) -> None:
+        self._speaking = self._answering = False
+        self._clock.forget()
+        self._due = 0.0
 
     def _turn(self) -> None:
         """Say all there is to say."""
@@ -344,7 +366,7 @@ def _close(subscription: Subscription | None) -> None:
         guarded(subscription.close)
 
 
-def _loud(error: Exception) -> None:
+def _loud(error: BaseException) -> None:
     """Report what no bus that is down does: a fault of ours."""
     if not isinstance(error, BusDown):
         fault("hangup.bus", error)

@@ -89,7 +89,8 @@ def kill(
 ) -> None:
     """Stop a run, in every process that works on it.
 
-    Exit status 0: a process that holds the run acknowledged the stop. 1: the id is
+    What begins like a run's id is looked up first, which counts to the wait. Exit
+    status 0: a process that holds the run acknowledged the stop. 1: the id is
     ambiguous, or none. 2: nobody holds it. 3: the bus is down.
     """
     prefix = run.strip().lower()
@@ -97,9 +98,13 @@ def kill(
         _say(f"{run!r} is no run id: that is 32 hex digits, or the first few of them")
         raise typer.Exit(AMBIGUOUS)
     transport = _reach(bus)
+    until = time.monotonic() + wait
     try:
-        run_id = prefix if messages.is_run_id(prefix) else _resolve(transport, prefix)
-        result = kill_run(transport, run_id, detail, patience=wait)
+        run_id = prefix
+        if not messages.is_run_id(prefix):
+            run_id = _resolve(transport, prefix, wait)
+        left = max(0.0, until - time.monotonic())
+        result = kill_run(transport, run_id, detail, patience=left)
     except BusDown as error:
         raise typer.Exit(_say_down(error)) from error
     finally:
@@ -107,9 +112,9 @@ def kill(
     raise typer.Exit(_tell(run_id, result))
 
 
-def _resolve(transport: Transport, prefix: str) -> str:
-    """Return the one run whose id begins so."""
-    found = ask(transport, prefix)
+def _resolve(transport: Transport, prefix: str, wait: float) -> str:
+    """Return the one run whose id begins so; ask for so many seconds at most."""
+    found = ask(transport, prefix, patience=wait)
     ids = {row["id"]: row for row in found.runs}
     if len(ids) == 1 and found.answered == found.asked:
         return str(next(iter(ids)))

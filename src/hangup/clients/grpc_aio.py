@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hangup.clients.grpc_hop import Hop
 from hangup.core.guard import guarded
+from hangup.errors import RunAbandoned
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator
@@ -123,10 +124,6 @@ def _is_timeout(error: BaseException) -> bool:
     return callable(code) and getattr(code(), "name", "") == "DEADLINE_EXCEEDED"
 
 
-def _is_cancel(error: BaseException) -> bool:
-    return isinstance(error, asyncio.CancelledError)
-
-
 def _concerns(call: Any, patch: Patch) -> Hop | None:
     hop: Hop | None = getattr(call, _HOP, None)
     return hop if patch.active and hop is not None and hop.run is not None else None
@@ -141,8 +138,7 @@ def _awaited(original: Any, patch: Patch) -> Callable[..., Any]:
         try:
             return (yield from original(self))
         except (asyncio.CancelledError, Exception) as error:
-            yield from _patience(hop, error).__await__()
-            stop = hop.stop(cancelled=_is_cancel(error))
+            stop = yield from _stop(hop, error).__await__()
             if stop is None:
                 raise
             raise stop from error
@@ -150,10 +146,14 @@ def _awaited(original: Any, patch: Patch) -> Callable[..., Any]:
     return __await__
 
 
-async def _patience(hop: Hop, error: BaseException) -> None:
+async def _stop(hop: Hop, error: BaseException) -> BaseException | None:
+    """Return the stop to raise in place of an error, None where that stands."""
+    if isinstance(error, RunAbandoned):
+        return None  # it is one: the channel is attached, and instrumented too
     wait = hop.patience(timed_out=_is_timeout(error))
     if wait:
         await asyncio.sleep(wait)
+    return hop.stop(cancelled=isinstance(error, asyncio.CancelledError))
 
 
 def _read(original: Any, patch: Patch) -> Callable[..., Any]:
@@ -165,8 +165,7 @@ def _read(original: Any, patch: Patch) -> Callable[..., Any]:
         try:
             return await original(self)
         except (asyncio.CancelledError, Exception) as error:
-            await _patience(hop, error)
-            stop = hop.stop(cancelled=_is_cancel(error))
+            stop = await _stop(hop, error)
             if stop is None:
                 raise
             raise stop from error
@@ -184,8 +183,7 @@ def _iterated(original: Any, patch: Patch) -> Callable[..., Any]:
         except (asyncio.CancelledError, Exception) as error:
             if hop is None:
                 raise
-            await _patience(hop, error)
-            stop = hop.stop(cancelled=_is_cancel(error))
+            stop = await _stop(hop, error)
             if stop is None:
                 raise
             raise stop from error

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hangup.clients.grpc_hop import Hop
 from hangup.core.guard import guarded
+from hangup.errors import RunAbandoned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,8 +193,8 @@ def _over(call: Any, hop: Hop) -> None:
 
 def _instead(hop: Hop | None, error: BaseException) -> None:
     """Raise the stop of the run in place of an error, where that is due."""
-    if hop is None or hop.run is None:
-        return
+    if hop is None or hop.run is None or isinstance(error, RunAbandoned):
+        return  # it is a stop where the channel is attached, and instrumented too
     code = getattr(error, "code", None)
     timed_out = callable(code) and getattr(code(), "name", "") == "DEADLINE_EXCEEDED"
     wait = hop.patience(timed_out=timed_out)

@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 _logger = logging.getLogger("hangup")
 
@@ -46,14 +46,30 @@ def guarded(call: Callable[..., Any], *args: object) -> Any:
         return fault(getattr(call, "__qualname__", repr(call)), error)
 
 
-def fault(place: str, error: Exception) -> None:
+def guarded_each(calls: Iterable[Callable[..., Any]], *args: object) -> None:
+    """Call each as :func:`guarded` does, also where one raises what passes.
+
+    Whoever is told of a stop is told, whatever another one does: the first
+    ``BaseException`` is raised when all have been called.
+    """
+    passes: BaseException | None = None
+    for call in calls:
+        try:
+            guarded(call, *args)
+        except BaseException as error:  # noqa: BLE001  it is raised below
+            passes = passes or error
+    if passes is not None:
+        raise passes
+
+
+def fault(place: str, error: BaseException) -> None:
     """Swallow a fault of ours: what :func:`guarded` does, where a frame is dear."""
     if _State.strict:
         raise error
     report(place, error)
 
 
-def report(place: str, error: Exception) -> None:
+def report(place: str, error: BaseException) -> None:
     """Log a swallowed fault with its traceback, once per place and type."""
     key = (place, type(error).__name__)
     if key not in _State.logged and len(_State.logged) < _MOST_LOGGED:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from hangup.core.guard import guarded
+from hangup.core.guard import guarded, guarded_each
 
 if TYPE_CHECKING:
     import threading
@@ -55,5 +55,4 @@ class Hooks(Generic[T]):
         """Call them all. A second time it does nothing."""
         with self._lock:
             waiting, self._waiting = self._waiting, None
-        for callback in waiting or ():
-            guarded(callback, subject)
+        guarded_each(waiting or (), subject)

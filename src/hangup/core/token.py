@@ -17,7 +17,7 @@ import weakref
 from typing import TYPE_CHECKING, Final
 
 from hangup.core.cause import Abandonment, Cause
-from hangup.core.guard import guarded
+from hangup.core.guard import guarded, guarded_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -245,8 +245,9 @@ class CancelToken:
             children = list(self._children or ())
             self._children = None
         # Children first: when a callback of this node runs, the whole tree agrees.
-        for child in children:
-            child._inherit(abandonment)  # noqa: SLF001  a node of the same tree
-        for callback in callbacks:
-            guarded(callback, abandonment)
+        try:
+            heirs = [child._inherit for child in children]  # noqa: SLF001  of one tree
+            guarded_each(heirs, abandonment)
+        finally:
+            guarded_each(callbacks, abandonment)
         return True

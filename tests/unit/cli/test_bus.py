@@ -92,7 +92,10 @@ def test_it_exits_1_and_stops_nothing_where_the_id_is_ambiguous(url: str) -> Non
 def test_a_prefix_is_not_taken_where_somebody_did_not_answer(url: str) -> None:
     ear = bus.connect(url).subscribe()
     with hangup.run(token="ab" * 16) as run:
-        code, _, err = invoke("kill", "ab", "--bus", url)
+        began = time.monotonic()
+        code, _, err = invoke("kill", "ab", "--bus", url, "--wait", "0.8")
+        # By default the answers to a list are waited for longer.
+        assert 0.8 <= time.monotonic() - began < 2.0
         assert run.cause is None
     ear.close()
     assert code == 1

@@ -374,3 +374,25 @@ def test_a_deadline_that_binds_nothing_is_no_cause_when_another_comes_down(
     assert observed.abandonment is not None
     assert observed.abandonment.cause is Cause.KILLED
     assert observed.abandonment.inherited
+
+
+def test_a_callback_that_exits_keeps_nobody_from_hearing_of_the_stop(
+    clock: FakeClock,
+) -> None:
+    """Not those after it, nor the other children; and what it raised comes out."""
+    root = token(clock)
+    children = [token(clock, parent=root) for _ in range(3)]
+    heard: list[str] = []
+
+    def exits(_: Abandonment) -> None:
+        heard.append("exits")
+        raise SystemExit(3)
+
+    for number, node in enumerate([*children, root]):
+        node.on_cancel(exits)
+        node.on_cancel(lambda _, number=number: heard.append(str(number)))  # type: ignore[misc]
+    with pytest.raises(SystemExit):
+        root.cancel(Cause.KILLED)
+    assert sorted(heard) == [*"0123", *["exits"] * 4]
+    assert heard[-1] == "3", "children first"
+    assert {node.abandonment.cause for node in (root, *children)} == {"killed"}  # type: ignore[union-attr]
