@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from dashboards import files, queries, rules, waste
+from dashboards import files, queries, rules
 from genai_prices import Usage, calc_price
 from support.archive import DAY, HOUR, MONTH, Archive, scraped
+from support.panels import of_the_month
 from support.prometheus import Prometheus
 from support.rig import MODEL, Caller
 from support.workers import Workers, workers
@@ -124,13 +125,6 @@ def spent(visits: list[Visit]) -> tuple[float, float]:
     return dollars(after), dollars(every)
 
 
-def panel(title: str) -> str:
-    """Return the expression of a panel of the first row of *Wasted spend*."""
-    [found] = [one for one in waste.BOARD["panels"] if one["title"] == title]
-    [target] = found["targets"]
-    return str(target["expr"])
-
-
 @pytest.fixture
 def directory() -> Iterator[Path]:
     """A short one: the path of a Unix socket has no room for what pytest makes."""
@@ -202,11 +196,11 @@ def test_c12_g1_the_month_panel_is_right_through_restarts(
     with archive:
         for job, often in times.items():
             for title, expr, true in (
-                ("wasted", panel("Spent after abandonment"), often * wasted),
+                ("wasted", of_the_month("Spent after abandonment"), often * wasted),
                 ("metered", queries.MONTH_METERED, often * metered),
-                ("share", panel("Share of metered spend"), wasted / metered),
-                ("coverage", panel("Coverage"), 1.0),
+                ("share", of_the_month("Share of metered spend"), wasted / metered),
+                ("coverage", of_the_month("Coverage"), 1.0),
             ):
-                wrong[job, title] = archive.panel(expr, job, LOOK) / true - 1
+                wrong[job, title] = archive.month(expr, LOOK, job) / true - 1
     told = "\n".join(f"{key}: {value:+.2%}" for key, value in wrong.items())
     assert max(map(abs, wrong.values())) < TOLERANCE, told

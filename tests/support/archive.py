@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import subprocess
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +19,7 @@ import httpx
 from dashboards import files
 from dashboards.yamltext import to_yaml
 from support.daemon import Daemon
+from support.panels import filled
 from support.requires import require
 
 if TYPE_CHECKING:
@@ -124,22 +124,17 @@ class Archive(Daemon):
         # It was closed with the process; another one reads what was evaluated.
         self.client = httpx.Client(base_url=f"http://{self.address}", timeout=60)
 
-    def panel(self, expr: str, job: str, at: float) -> float:
-        """Return what a panel over this month shows, -1 for nothing.
-
-        Args:
-            expr: The panel's.
-            job: What is chosen; of everything else, all of it.
-            at: The Unix time of the look.
-        """
-        expr = expr.replace("$__range", f"{int(at) - MONTH}s").replace("$job", job)
-        expr = re.sub(r'"\$\w+"', '".*"', expr)
-        answer = self.client.get(
-            "/api/v1/query", params={"query": expr, "time": at}
-        ).json()
+    def ask(self, expr: str, at: float) -> list[float]:
+        """Return the values that an expression had at a Unix time."""
+        when: dict[str, str | float] = {"query": expr, "time": at}
+        answer = self.client.get("/api/v1/query", params=when).json()
         assert answer["status"] == "success", (expr, answer)
-        found = answer["data"]["result"]
-        return float(found[0]["value"][1]) if found else -1
+        return [float(one["value"][1]) for one in answer["data"]["result"]]
+
+    def month(self, expr: str, at: float, job: str = ".*") -> float:
+        """Return what a panel over this month shows at a Unix time, -1 for nothing."""
+        found = self.ask(filled(expr, f"{int(at) - MONTH}s", job=job), at)
+        return found[0] if found else -1
 
 
 def _promtool(kind: str, *arguments: str) -> None:

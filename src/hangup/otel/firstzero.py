@@ -22,10 +22,16 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
+from prometheus_client import MetricsHandler
+from prometheus_client.registry import Collector
+
+from hangup.core.guard import guarded
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
     from prometheus_client.samples import Sample
 
@@ -117,6 +123,38 @@ class FirstZeros:
                 at, *seen = json.loads(self._path.read_text())
                 self._at, self._seen = float(at), set(seen)
             yield
+
+
+def shown(zeros: FirstZeros, metrics: Iterable[Metric]) -> list[Metric]:
+    """Return the metrics as ``zeros`` holds them; after a fault of ours as they are."""
+    found = list(metrics)
+    held = guarded(zeros.held, found)
+    return found if held is None else held
+
+
+class Held(Collector):
+    """What a registry collects, as a scraper is shown it. Thread-safe."""
+
+    def __init__(self, inner: Collector | CollectorRegistry) -> None:
+        self._inner = inner
+        self._zeros = FirstZeros()
+
+    def collect(self) -> Iterable[Metric]:
+        """Collect, once for each scrape."""
+        return shown(self._zeros, self._inner.collect())
+
+
+def handler(
+    everyone: CollectorRegistry, scraped: CollectorRegistry
+) -> type[MetricsHandler]:
+    """Return what answers requests: from ``scraped`` where Prometheus asks."""
+
+    class Handler(MetricsHandler):
+        def do_GET(self) -> None:  # noqa: N802  the base class names it so
+            self.registry = scraped if SCRAPER in self.headers else everyone
+            super().do_GET()
+
+    return Handler
 
 
 def _told(at: float, seen: Iterable[str]) -> str:

@@ -40,7 +40,7 @@ from http.server import ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
-from prometheus_client import CollectorRegistry, MetricsHandler
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
@@ -48,7 +48,7 @@ from prometheus_client.samples import Sample
 from hangup import config
 from hangup.core.guard import guarded
 from hangup.otel import forks
-from hangup.otel.firstzero import SCRAPER, FirstZeros
+from hangup.otel.firstzero import FirstZeros, handler, shown
 from hangup.otel.openmetrics import address
 from hangup.otel.workerfiles import Family, WorkerFiles
 
@@ -121,7 +121,7 @@ class WorkersMetricReader(PrometheusMetricReader):
 
     def _serve(self, address: tuple[str, int]) -> None:
         try:
-            server = _Server(address, _handler(self.all_workers, self.scraped))
+            server = _Server(address, handler(self.all_workers, self.scraped))
         except OSError as error:
             _logger.warning(
                 "hangup cannot listen for scrapes at %s:%s (%s); the other workers "
@@ -174,7 +174,7 @@ class WorkersMetricReader(PrometheusMetricReader):
             yield metric
 
     def _collect_held(self) -> Iterable[Metric]:
-        return self._zeros.held(self.collect_all())
+        return shown(self._zeros, self.collect_all())
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:  # noqa: ARG002
         """Write what was counted: all that there is to flush."""
@@ -223,17 +223,6 @@ class _AllWorkers(Collector):
 
     def collect(self) -> Iterable[Metric]:
         return self._collect()
-
-
-def _handler(everyone: Collector, prometheus: Collector) -> type[MetricsHandler]:
-    """Return a request handler with one registry for Prometheus, one for others."""
-
-    class Handler(MetricsHandler):
-        def do_GET(self) -> None:  # noqa: N802  the base class names it so
-            self.registry = prometheus if SCRAPER in self.headers else everyone
-            super().do_GET()
-
-    return Handler
 
 
 class _Server(ThreadingHTTPServer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -16,12 +18,16 @@ from prometheus_client.core import (
 )
 from support.processes import free_port
 
-from hangup.otel.firstzero import SCRAPER, FirstZeros
+from hangup.core import guard
+from hangup.otel import openmetrics
+from hangup.otel.firstzero import SCRAPER, FirstZeros, shown
 from hangup.otel.workers import WorkersMetricReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
+    from opentelemetry.sdk.metrics.export import MetricReader
     from prometheus_client.core import Metric
 
     from hangup.testing import FakeClock
@@ -133,11 +139,45 @@ def scrape(port: int, *, prometheus: bool) -> str:
     return line.rpartition(" ")[2]
 
 
-def test_prometheus_is_shown_the_zero_and_a_person_the_value(path: Path) -> None:
+@contextlib.contextmanager
+def of_workers(path: Path, port: int) -> Iterator[MetricReader]:
+    yield WorkersMetricReader(path, port=port)
+
+
+@contextlib.contextmanager
+def of_one(_path: Path, port: int) -> Iterator[MetricReader]:
+    registry = CollectorRegistry()
+    server, thread = openmetrics.serve(port, registry=registry)
+    try:
+        yield openmetrics.ExemplarMetricReader(registry=registry)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+
+
+@pytest.mark.parametrize("serving", [of_workers, of_one])
+def test_prometheus_is_shown_the_zero_and_a_person_the_value(
+    path: Path,
+    serving: Callable[[Path, int], AbstractContextManager[MetricReader]],
+) -> None:
     port = free_port()
-    reader = WorkersMetricReader(path, port=port)
-    meters = MeterProvider([reader], shutdown_on_exit=False)
-    meters.get_meter("test").create_counter("hangup.x").add(2)
-    asked = [scrape(port, prometheus=who) for who in (False, True, False, True)]
-    meters.shutdown()
+    with serving(path, port) as reader:
+        meters = MeterProvider([reader], shutdown_on_exit=False)
+        meters.get_meter("test").create_counter("hangup.x").add(2)
+        asked = [scrape(port, prometheus=who) for who in (False, True, False, True)]
+        meters.shutdown()
     assert asked == ["2.0", "0.0", "2.0", "2.0"]
+
+
+def test_a_fault_of_ours_shows_everything_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def breaks(*_arguments: object) -> None:
+        raise ZeroDivisionError
+
+    guard.strict(False)  # noqa: FBT003  as in production
+    zeros = FirstZeros()
+    monkeypatch.setattr(zeros, "held", breaks)
+    [family] = shown(zeros, [counter(a=5)])
+    assert [one.value for one in family.samples] == [5]
