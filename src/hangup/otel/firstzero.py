@@ -14,6 +14,7 @@ is: what was counted before anybody looked is no growth of now.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import math
@@ -21,6 +22,7 @@ import os
 import threading
 import time
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 from prometheus_client import MetricsHandler
 from prometheus_client.registry import Collector
@@ -151,7 +153,10 @@ def handler(
 
     class Handler(MetricsHandler):
         def do_GET(self) -> None:  # noqa: N802  the base class names it so
-            self.registry = scraped if SCRAPER in self.headers else everyone
+            # Whoever asks for some names sees no zeros: what is no collector by names
+            # cannot be restricted to them.
+            every = "name[]" not in unquote(self.path)
+            self.registry = scraped if every and SCRAPER in self.headers else everyone
             super().do_GET()
 
     return Handler
@@ -162,5 +167,10 @@ def _told(at: float, seen: Iterable[str]) -> str:
 
 
 def _key(sample: Sample) -> str:
-    told = repr((sample.name, sorted(sample.labels.items())))
+    return _digest(sample.name, tuple(sample.labels.items()))
+
+
+@functools.lru_cache(maxsize=10_000)
+def _digest(name: str, labels: tuple[tuple[str, str], ...]) -> str:
+    told = repr((name, sorted(labels)))
     return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()

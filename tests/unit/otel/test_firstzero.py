@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -168,6 +168,21 @@ def test_prometheus_is_shown_the_zero_and_a_person_the_value(
         asked = [scrape(port, prometheus=who) for who in (False, True, False, True)]
         meters.shutdown()
     assert asked == ["2.0", "0.0", "2.0", "2.0"]
+
+
+def test_who_asks_for_a_metric_by_its_name_is_given_it() -> None:
+    port = free_port()
+    registry = CollectorRegistry()
+    Counter("requests", "", registry=registry).inc()
+    server, thread = openmetrics.serve(port, registry=registry)
+    try:
+        url = f"http://localhost:{port}/metrics?name[]=requests_total"
+        text = httpx.get(url, headers={SCRAPER: "10"}).text
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+    assert "requests_total 1.0" in text
 
 
 def test_a_fault_of_ours_shows_everything_as_it_is(
