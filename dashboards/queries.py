@@ -65,14 +65,14 @@ def _month(metric: Metric, *matchers: Matcher) -> str:
 
 
 MONTH_WASTED: Final = _month(series.COST, WASTED)
-_MONTH_METERED: Final = _month(series.METERED_COST)
-MONTH_SHARE: Final = share(MONTH_WASTED, _MONTH_METERED)
+MONTH_METERED: Final = _month(series.METERED_COST)
+MONTH_SHARE: Final = share(MONTH_WASTED, MONTH_METERED)
 # Dollars that calls without usage may have cost at most: tokens at the average price.
 MONTH_UNKNOWN: Final = (
-    f"{_month(series.UNKNOWN_BOUND)} * {_MONTH_METERED} "
+    f"{_month(series.UNKNOWN_BOUND)} * {MONTH_METERED} "
     f"/ ({_month(series.METERED_TOKENS)} > 0)"
 )
-MONTH_COVERAGE: Final = share(_month(series.METERED_COST, INSIDE), _MONTH_METERED)
+MONTH_COVERAGE: Final = share(_month(series.METERED_COST, INSIDE), MONTH_METERED)
 MONTH_AVOIDED: Final = _month(series.AVOIDED_COST)
 _MONTH_GONE: Final = (
     "(day_of_month(vector(time())) - 1 + hour(vector(time())) / 24 "

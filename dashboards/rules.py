@@ -4,6 +4,10 @@ A month of raw counters is more samples than Prometheus reads in one query. Thes
 are a few series each. They are evaluated often, and read at full hours only: a month
 is the sum of its hours. A month needs ``--storage.tsdb.retention.time`` of 32 days or
 more; the default is 15.
+
+What is counted between two scrapes across a full hour is in neither hour. ``increase``
+extrapolates in its place: right for hours on end, and not for a minute of traffic that
+falls just there.
 """
 
 from __future__ import annotations

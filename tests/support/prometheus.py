@@ -1,4 +1,4 @@
-"""A real Prometheus on a free port, that scrapes us every second."""
+"""A real Prometheus on a free port, that scrapes us every second, or less often."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class Prometheus(Daemon):
         target: Port on loopback of what it scrapes, or several.
         rules: A rule file's content; it is evaluated every second.
         alertmanager: The address of who is told of what fires, if anybody.
+        every: Seconds between two scrapes.
     """
 
     def __init__(
@@ -31,6 +32,8 @@ class Prometheus(Daemon):
         target: int | tuple[int, ...],
         rules: dict[str, Any],
         alertmanager: str | None = None,
+        *,
+        every: int = 1,
     ) -> None:
         require("prometheus")
         super().__init__(folder / "log")
@@ -41,9 +44,10 @@ class Prometheus(Daemon):
         scrape = {
             "job_name": JOB,
             "static_configs": [{"targets": [f"127.0.0.1:{one}" for one in targets]}],
+            "scrape_timeout": f"{min(every, 10)}s",
         }
         config: dict[str, Any] = {
-            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "global": {"scrape_interval": f"{every}s", "evaluation_interval": "1s"},
             "rule_files": ["rules.yaml"],
             "scrape_configs": [scrape],
         }

@@ -7,6 +7,7 @@ import contextlib
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -73,6 +74,15 @@ class Workers:
                 except (OSError, IndexError):  # not yet, or one that is ending
                     await asyncio.sleep(0.2)
         return found - {but}
+
+    async def restarted(self) -> None:
+        """Have gunicorn replace every worker at once, and wait until it has."""
+        before = await self.processes(4)
+        self._process.send_signal(signal.SIGHUP)
+        now = before
+        async with asyncio.timeout(_PATIENCE):
+            while now & before:
+                now = await self.processes(4)
 
     async def scraping(self, every: float = 0.3) -> None:
         """Scrape, for ever."""

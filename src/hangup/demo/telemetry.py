@@ -136,15 +136,15 @@ def _exported() -> SpanProcessor:
 
 def _scraped(port: int) -> MetricReader:
     """Return a reader for Prometheus, and serve it: its extra may be missing."""
-    from prometheus_client import (  # noqa: PLC0415
-        CollectorRegistry,
-        start_http_server,
+    from prometheus_client import CollectorRegistry  # noqa: PLC0415
+
+    from hangup.otel.openmetrics import (  # noqa: PLC0415
+        ExemplarMetricReader,
+        serve,
     )
 
-    from hangup.otel.openmetrics import ExemplarMetricReader  # noqa: PLC0415
-
     registry = CollectorRegistry()
-    start_http_server(port, "127.0.0.1", registry)
+    serve(port, "127.0.0.1", registry)
     return ExemplarMetricReader(registry=registry)
 
 

@@ -7,8 +7,9 @@ Prometheus does. Needs the extra ``prometheus``.
 
 By hand::
 
-    from hangup.otel.openmetrics import ExemplarMetricReader
+    from hangup.otel.openmetrics import ExemplarMetricReader, serve
     MeterProvider(metric_readers=[ExemplarMetricReader()])
+    serve(9464)
 
 Without code: ``OTEL_METRICS_EXPORTER=hangup_prometheus``, served where the stock
 exporter's is (``OTEL_EXPORTER_PROMETHEUS_HOST``, ``OTEL_EXPORTER_PROMETHEUS_PORT``).
@@ -20,7 +21,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
+import threading
 from bisect import bisect_left
+from http.server import ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
@@ -29,11 +33,12 @@ from opentelemetry.sdk.environment_variables import (
     OTEL_EXPORTER_PROMETHEUS_PORT,
 )
 from opentelemetry.sdk.metrics.export import HistogramDataPoint
-from prometheus_client import REGISTRY, CollectorRegistry, start_http_server
+from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
 from hangup.core.guard import guarded
+from hangup.otel.firstzero import Held, handler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,9 +49,10 @@ if TYPE_CHECKING:
 
     Labels = frozenset[tuple[str, str]]
 
-__all__ = ["AutoExemplarMetricReader", "ExemplarMetricReader", "address"]
+__all__ = ["AutoExemplarMetricReader", "ExemplarMetricReader", "address", "serve"]
 
 _INFINITY: Final = "+Inf"
+_POLL: Final = 0.1  # seconds until a server notices that it is to end
 
 
 class ExemplarMetricReader(PrometheusMetricReader):
@@ -92,6 +98,35 @@ def address() -> tuple[str, int]:
     return os.environ.get(OTEL_EXPORTER_PROMETHEUS_HOST, "localhost"), int(port)
 
 
+def serve(
+    port: int, host: str = "localhost", registry: CollectorRegistry = REGISTRY
+) -> tuple[ThreadingHTTPServer, threading.Thread]:
+    """Serve a registry; Prometheus is shown new series of hangup at zero first.
+
+    Otherwise as ``start_http_server`` of prometheus-client, which does not know what
+    Prometheus has seen; :mod:`hangup.otel.firstzero` says why it matters.
+
+    Raises:
+        OSError: The port is taken.
+    """
+    scraped = CollectorRegistry()
+    scraped.register(Held(registry))
+    [family, *_], *_ = socket.getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+
+    class Server(ThreadingHTTPServer):
+        address_family = family
+        request_queue_size = 128
+
+    server = Server((host, port), handler(registry, scraped))
+    thread = threading.Thread(
+        target=server.serve_forever, args=(_POLL,), name="hangup-scrapes", daemon=True
+    )
+    thread.start()
+    return server, thread
+
+
 class AutoExemplarMetricReader(ExemplarMetricReader):
     """The same, and a server for it: what ``OTEL_METRICS_EXPORTER`` names.
 
@@ -104,7 +139,7 @@ class AutoExemplarMetricReader(ExemplarMetricReader):
         super().__init__()
         host, port = address()
         try:
-            self._server, self._thread = start_http_server(port, host)
+            self._server, self._thread = serve(port, host)
         except OSError:
             self._outer.unregister(self._exemplified)
             raise

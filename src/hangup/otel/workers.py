@@ -17,6 +17,10 @@ with a route of the application's own::
     def scraped(request):  # in a thread: it waits for the other workers
         return Response(generate_latest(reader.all_workers), media_type=CONTENT_TYPE)
 
+Prometheus is shown what is new at zero first (:mod:`hangup.otel.firstzero`); for that a
+route of one's own takes ``reader.scraped`` where the request has its header
+``firstzero.SCRAPER``.
+
 Counters and histograms are added up, and so are the gauges of hangup that count
 something; of other gauges each process has its own series, with its ``pid``, and they
 end with it. Sums outlive a restart as long as the directory does. Needs Unix.
@@ -36,7 +40,7 @@ from http.server import ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
-from prometheus_client import CollectorRegistry, MetricsHandler
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
@@ -44,11 +48,12 @@ from prometheus_client.samples import Sample
 from hangup import config
 from hangup.core.guard import guarded
 from hangup.otel import forks
+from hangup.otel.firstzero import FirstZeros, handler, shown
 from hangup.otel.openmetrics import address
 from hangup.otel.workerfiles import Family, WorkerFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 _EVERY = 5.0
 """Seconds between two writes of a process that nobody asks: what a SIGKILL may cost."""
@@ -73,6 +78,7 @@ class WorkersMetricReader(PrometheusMetricReader):
 
     Attributes:
         all_workers: A registry that a scrape is answered from: the sums of all workers.
+        scraped: The same for Prometheus, with new series at zero once.
 
     Raises:
         ConfigError: The directory cannot be used.
@@ -87,8 +93,10 @@ class WorkersMetricReader(PrometheusMetricReader):
     ) -> None:
         super().__init__(registry=CollectorRegistry())
         self.all_workers: CollectorRegistry = CollectorRegistry()
-        self.all_workers.register(_AllWorkers(self))
+        self.all_workers.register(_AllWorkers(self.collect_all))
         self._files = WorkerFiles(directory)
+        self.scraped: CollectorRegistry = CollectorRegistry()
+        self.scraped.register(_AllWorkers(self._collect_held))
         self._address = None if port is None else (host, port)
         self._start()
         forks.then(self._after_fork)
@@ -99,6 +107,7 @@ class WorkersMetricReader(PrometheusMetricReader):
         self._writing = threading.RLock()
         self._busy = False
         self._open = True
+        self._zeros = FirstZeros(self._files.path / "hangup.seen")
         self._server: _Server | None = None
         self._socket = self._files.listen(self._ident)
         threading.Thread(
@@ -112,7 +121,7 @@ class WorkersMetricReader(PrometheusMetricReader):
 
     def _serve(self, address: tuple[str, int]) -> None:
         try:
-            server = _Server(address, MetricsHandler.factory(self.all_workers))
+            server = _Server(address, handler(self.all_workers, self.scraped))
         except OSError as error:
             _logger.warning(
                 "hangup cannot listen for scrapes at %s:%s (%s); the other workers "
@@ -164,6 +173,9 @@ class WorkersMetricReader(PrometheusMetricReader):
             ]
             yield metric
 
+    def _collect_held(self) -> Iterable[Metric]:
+        return shown(self._zeros, self.collect_all())
+
     def force_flush(self, timeout_millis: float = 10_000) -> bool:  # noqa: ARG002
         """Write what was counted: all that there is to flush."""
         try:
@@ -206,11 +218,11 @@ class AutoWorkersMetricReader(WorkersMetricReader):
 
 
 class _AllWorkers(Collector):
-    def __init__(self, reader: WorkersMetricReader) -> None:
-        self._reader = reader
+    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        self._collect = collect
 
     def collect(self) -> Iterable[Metric]:
-        return self._reader.collect_all()
+        return self._collect()
 
 
 class _Server(ThreadingHTTPServer):

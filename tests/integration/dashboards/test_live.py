@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +10,7 @@ from dashboards import files, queries, series
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import start_http_server
+from support.panels import PANELS, WITH_A_BUS, filled, red
 from support.prometheus import JOB, Prometheus
 
 from hangup.config import Mode
@@ -27,21 +27,6 @@ if TYPE_CHECKING:
 MODEL = "gpt-5"
 NAME = "/ask"
 USD = 0.25
-# Panels that are empty without a bus.
-WITH_A_BUS = {"Bus health"}
-
-PANELS = [
-    (f"{board['uid']}: {panel['title']}", panel)
-    for board in files.BOARDS.values()
-    for panel in board["panels"]
-    if panel["type"] != "row"
-]
-
-
-def filled(expr: str) -> str:
-    """A panel's query as Grafana sends it when it looks at five minutes."""
-    expr = expr.replace("$__range", "5m").replace("$__rate_interval", "1m")
-    return re.sub(r'"\$\w+"', '".*"', expr)
 
 
 @pytest.fixture
@@ -104,14 +89,6 @@ def works(made: Instruments) -> None:
         made.run_duration.record(2.0, {names.OUTCOME: outcome, **run})
     made.slack.record(5.0, run)
     made.overrun.record(5.0, run)
-
-
-def red(panel: dict[str, Any], value: float) -> bool:
-    steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
-    colour = [
-        one["color"] for one in steps if one["value"] is None or value >= one["value"]
-    ]
-    return bool(colour[-1] == "red")
 
 
 def asked(prometheus: Prometheus, panel: dict[str, Any]) -> list[float]:
