@@ -37,7 +37,7 @@ class Agent:
 
     Attributes:
         go_on: Lets that one go on.
-        went_on: Whether it has.
+        went_on: Set when it has.
     """
 
     def __init__(self, rig_: Rig) -> None:
@@ -45,7 +45,7 @@ class Agent:
             base_url=rig_.model.base_url, api_key="test", max_retries=0
         )
         self.go_on = threading.Event()
-        self.went_on = False
+        self.went_on = threading.Event()
 
     def warm(self) -> None:
         """Import what the first call imports."""
@@ -82,7 +82,7 @@ class Agent:
         pieces = self._pieces()
         next(pieces)
         self.go_on.wait(3 * PATIENCE)
-        self.went_on = True
+        self.went_on.set()
         return next(pieces)
 
     @property
@@ -126,10 +126,10 @@ async def test_a_server_on_threads_that_stops_ends_its_calls_by_shutdown(
                 # Also that of the thread that hears of nothing.
                 await rig_.model.log.closed_count(len(KINDS), PATIENCE)
                 limit = (grace or 0) + IN_TIME + pulse.allowance
-            assert not agent.went_on
+            assert not agent.went_on.is_set()
             agent.go_on.set()
+            assert await asyncio.to_thread(agent.went_on.wait, PATIENCE)
         closed = [call.closed - began for call in rig_.model.log.calls if call.closed]
         assert max(closed) <= limit
-        assert agent.went_on
         assert rig_.telemetry.abandoned() == {"shutdown": len(KINDS)}
         agent.close()
