@@ -44,6 +44,8 @@ RECONCILE: Final = 30.0
 _TURN: Final = 1.0  # seconds until a thread looks whether all is as it should be
 _FAREWELL: Final = 1.0  # seconds
 _AFTER_YOU: Final = 0.002  # seconds
+_HAND_OVER: Final = 0.0002
+"""Seconds in which the loop that is to stop gets the interpreter from us."""
 _AT_A_TIME: Final = 500
 _MOST_LISTED: Final = 5_000
 _MOST_WAITING: Final = 1_000
@@ -218,6 +220,7 @@ class Member:
             try:
                 if marker.cause is not Cause.SUPERSEDED or run.mode.refuses:
                     guarded(run.cancel, marker.cause, marker.detail)
+                time.sleep(_HAND_OVER)
             finally:  # whatever a callback of the application throws at us
                 # The speaker's: here every step delays the loop that is to stop.
                 self._obeyed.append((reply, run))

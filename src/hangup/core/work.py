@@ -232,6 +232,13 @@ class Work:
             and not self.tree.hold_back(task, self._stop_scope)
         ):
             self._interrupt(task)
+        # What was woken has its turn before this: the stop itself is not kept waiting.
+        task.get_loop().call_soon(self._see_it_through)
+
+    def _see_it_through(self) -> None:
+        """See to what does not stop. Does little where it has, in its own turn."""
+        if self._settled:
+            return
         spins.watch(self.outside)
         clock = self.run.clock
         at = clock.monotonic() + LEFTOVERS_AFTER
