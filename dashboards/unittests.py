@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from dashboards import series
+from dashboards import ids, series
 from dashboards.alerts import ALERTS, PAGE
 from dashboards.scenarios import CASES, Case
 from dashboards.simulated import JOB, grows, named, stands, up, zeros
@@ -116,6 +116,8 @@ def _file(cases: tuple[Case, ...], alert: str = "", severity: str = "") -> Json:
     return {
         "rule_files": ["../prometheus/hangup.rules.yaml"],
         "evaluation_interval": f"{step}m",
+        # Else in any order, and an alert may ask for the hour that is recorded next.
+        "group_eval_order": [ids.RECORD_GROUP, ids.ALERT_GROUP],
         "tests": [_test(case, alert, severity) for case in cases],
     }
 
