@@ -64,6 +64,16 @@ def _pristine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     config.use(None)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _nothing_is_left_open() -> Iterator[None]:
+    """A socket that was not closed is told of here, and not to an innocent test later.
+
+    Collecting is cheap: what was imported is not gone through.
+    """
+    yield
+    gc.collect()
+
+
 @pytest.fixture(autouse=True)
 def _outside_every_run() -> Iterator[None]:
     """No test leaves its run current on this thread, for the next one to find."""
