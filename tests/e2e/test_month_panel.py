@@ -203,4 +203,5 @@ def test_c12_g1_the_month_panel_is_right_through_restarts(
             ):
                 wrong[job, title] = archive.month(expr, LOOK, job) / true - 1
     told = "\n".join(f"{key}: {value:+.2%}" for key, value in wrong.items())
+    print(told)  # noqa: T201  the figures are asked for
     assert max(map(abs, wrong.values())) < TOLERANCE, told

@@ -236,6 +236,7 @@ def assert_dollars_are_right(archive: Archive, spent: Spent) -> None:
         shown = archive.month(expr, LOOK)
         wrong[title] = (shown / low - 1, shown / high - 1)
     told = ", ".join(f"{key}: {a:+.2%} to {b:+.2%}" for key, (a, b) in wrong.items())
+    print(told)  # noqa: T201  the figures are asked for
     for above, below in wrong.values():
         assert above > -TOLERANCE, told
         assert below < TOLERANCE, told

@@ -31,9 +31,9 @@ from a2a.types.a2a_pb2 import (
 )
 from starlette.applications import Starlette
 from support.core import in_loop
-from support.mcp_rig import eventually
 from support.servers import Served
 from support.telemetry import instrumented
+from support.waiting import eventually
 
 import hangup
 from hangup.core.cause import Cause

@@ -22,6 +22,7 @@ from starlette.routing import Route
 from support.core import in_loop
 from support.rig import IN_TIME, MODEL, Caller, Rig, rig
 from support.servers import Served
+from support.waiting import eventually
 
 from hangup.demo.brain import Script
 from hangup.otel import names
@@ -174,7 +175,7 @@ def test_a6_sync_generator_and_thread_tools(
             await log.closed_count(AT_ONCE)
             await rig_.closed_in_time(max(left))
             await rig_.idle(served)
-            await _until(lambda: len(desk.ended) == AT_ONCE)
+            await eventually(lambda: len(desk.ended) == AT_ONCE)
             assert max(desk.ended) - max(left) < IN_TIME
             telemetry = rig_.telemetry
             assert telemetry.abandoned() == {"disconnect": AT_ONCE}
@@ -215,7 +216,7 @@ def test_a6_the_deadline_stops_blocking_code_too(app: str) -> None:
             assert {status for status, _, _ in answers} == {504 if whole else 200}
             await rig_.model.log.closed_count(rig_.model.log.opened)
             await rig_.closed_in_time(began + 1.0, 3.0)
-            await _until(lambda: len(desk.ended) == AT_ONCE)
+            await eventually(lambda: len(desk.ended) == AT_ONCE)
             assert max(desk.ended) < began + 3.0 + IN_TIME
             assert rig_.telemetry.abandoned() == {"deadline": AT_ONCE}
             assert rig_.telemetry.total(names.UNSETTLED) == 0
@@ -244,7 +245,7 @@ def test_a6_a_generator_that_waits_for_a_client_who_does_not_read() -> None:
             await rig_.model.log.closed_count(2)
             await rig_.closed_in_time(max(left))
             await rig_.idle(served)
-            await _until(lambda: len(desk.ended) == 2)
+            await eventually(lambda: len(desk.ended) == 2)
             assert max(desk.ended) - max(left) < IN_TIME
             assert rig_.telemetry.abandoned() == {"disconnect": 2}
 
@@ -295,7 +296,7 @@ def test_a6_a_thread_that_cannot_be_stopped_is_reported_and_counted() -> None:
             caller = await Caller.asks(served)
             await asyncio.to_thread(waits.wait, 30)
             caller.leaves()
-            await _until(lambda: telemetry.total(names.UNSETTLED) == 1)
+            await eventually(lambda: telemetry.total(names.UNSETTLED) == 1)
             release.set()
             await rig_.idle(served)
             [call] = log.calls
@@ -304,10 +305,3 @@ def test_a6_a_thread_that_cannot_be_stopped_is_reported_and_counted() -> None:
             assert telemetry.total(names.UNSETTLED) == 1
 
     check()
-
-
-async def _until(holds: Callable[[], bool], within: float = 10.0) -> None:
-    """Wait for what no event tells of."""
-    async with asyncio.timeout(within):
-        while not holds():  # noqa: ASYNC110  see above
-            await asyncio.sleep(0.01)

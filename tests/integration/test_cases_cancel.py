@@ -17,6 +17,7 @@ from starlette.routing import Route
 from support.agents import plain_bhm
 from support.core import in_loop
 from support.rig import LONG, Caller, rig
+from support.waiting import eventually
 
 from hangup.core import registry
 from hangup.core.current import current_run
@@ -98,7 +99,7 @@ def test_b5_gather_leaves_siblings(mode: str) -> None:
                     assert telemetry.total(names.ESTIMATED_TOKENS) > 0
                     return
                 assert not any(call.cut for call in calls)
-                await _until(lambda: telemetry.total(names.CALLS) == 2)
+                await eventually(lambda: telemetry.total(names.CALLS) == 2, 5.0)
                 sunk, wasted = telemetry.tokens("sunk"), telemetry.tokens("wasted")
                 assert sunk[0] == 40
                 assert sunk[1] + wasted[1] == 120
@@ -112,13 +113,6 @@ def test_b5_gather_leaves_siblings(mode: str) -> None:
                 assert wasted[1] == pytest.approx(late, abs=2 * script.chunk_most)
 
     check()
-
-
-async def _until(holds: Any, within: float = 5.0) -> None:
-    """Wait for what no event tells of."""
-    async with asyncio.timeout(within):
-        while not holds():  # noqa: ASYNC110  see above
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("order", STACKS)

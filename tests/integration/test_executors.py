@@ -18,6 +18,7 @@ import openai
 import pytest
 from support.core import in_loop
 from support.rig import IN_TIME, MODEL, SHORT, traced
+from support.waiting import eventually
 
 import hangup
 from hangup.clients import threads
@@ -177,7 +178,7 @@ def test_c8_context_lost_in_executor() -> None:
 
             deadlines = await asyncio.gather(*map(go, WAYS))
             await one.model.log.closed_count(len(WAYS))
-            await until(lambda: one.ended == set(WAYS))
+            await eventually(lambda: one.ended == set(WAYS))
             for way, deadline in zip(WAYS, deadlines, strict=True):
                 [call] = one.model.log.of(way)
                 assert call.closed is not None
@@ -210,13 +211,6 @@ def is_of_its_run(one: Agent, way: str) -> None:
         call.output_tokens, abs=LONG.chunk_most + call.output_tokens * 0.25
     )
     assert one.telemetry.total(names.TOKENS, fate="delivered", run=way) == 0
-
-
-async def until(holds: Callable[[], bool], within: float = PATIENCE) -> None:
-    """Wait for what no event tells of."""
-    async with asyncio.timeout(within):
-        while not holds():  # noqa: ASYNC110  see above
-            await asyncio.sleep(0.01)
 
 
 def test_c8_without_any_help_the_calls_are_counted_as_of_no_run() -> None:

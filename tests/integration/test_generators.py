@@ -12,7 +12,6 @@ import gc
 import json
 import logging
 import re
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +20,7 @@ from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 from support.core import in_loop
 from support.rig import IN_TIME, MODEL, Caller, rig
+from support.waiting import eventually
 
 import hangup
 from hangup.core import registry
@@ -245,26 +245,19 @@ def test_a_stream_that_its_own_code_drops_is_closed_and_not_heard_of(
             rest = [Route(f"/{path}", end) for path, end in handlers.items()]
             async with rigged.serving(*rest) as served:
                 answers = await asyncio.gather(*[ask("/broken") for _ in range(each)])
-                await _until(lambda: open_calls() == 0)
+                await eventually(lambda: open_calls() == 0, 10 * IN_TIME)
                 kept_by = await asyncio.gather(
                     *[ask("/keeping") for _ in range(2 * each)]
                 )
                 rigged.model.script(MODEL, Script(tokens=1, first_token=0.01))
                 answers += [*kept_by, await ask("/dropping")]
-                await _until(lambda: open_calls() == each)
+                await eventually(lambda: open_calls() == each, 10 * IN_TIME)
                 assert len(kept) == each
             assert answers == [200] * (3 * each + 1)
             assert None not in seen
-            await _until(lambda: open_calls() == 0)
+            await eventually(lambda: open_calls() == 0, 10 * IN_TIME)
             assert len(rigged.model.log.calls) == 3 * each + 1
             assert rigged.telemetry.abandoned() == {}
 
     check()
     _is_quiet(caplog)
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10 * IN_TIME
-    while not condition():
-        assert time.monotonic() < end, "it was not closed"
-        await asyncio.sleep(0.01)

@@ -11,55 +11,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import grpc  # type: ignore[import-untyped]
 import pytest
 from support.core import in_loop
-from support.rpc import channel, on, serving, serving_threads
+from support.rpc import channel, on, serving
+from support.rpc_spending import Spending
 from support.rpc_waiting import KINDS, Waiting, asked, asked_sync
-from support.telemetry import Telemetry, chat, instrumented, used
+from support.telemetry import instrumented
+from support.waiting import eventually
 
 import hangup
 from hangup.clients.grpc import attach
-from hangup.core.current import current_run
 from hangup.otel import names
 from hangup.servers.grpc import AioInterceptor, Interceptor
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.timeout(60)
 
 ORDERS = ["by hand first", "instrumented first"]
 PATIENCE = 10.0
-
-
-class Spending:
-    """Handlers that spend 10 and 5 tokens each, and log whose they are."""
-
-    def __init__(self) -> None:
-        self.metadata: list[list[tuple[str, Any]]] = []
-        self.runs: list[Any] = []
-        self.telemetry: Telemetry | None = None
-
-    def _spend(self, context: Any) -> None:
-        assert self.telemetry is not None
-        self.metadata.append(list(context.invocation_metadata()))
-        with chat(self.telemetry.tracer_provider.get_tracer("test")) as span:
-            self.runs.append(current_run())
-            used(span, 10, 5)
-
-    async def aio_uu(self, request: bytes, context: Any) -> bytes:
-        self._spend(context)
-        return b"answer"
-
-    async def aio_us(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
-        self._spend(context)
-        yield b"answer"
-
-    def sync_uu(self, request: bytes, context: Any) -> bytes:
-        self._spend(context)
-        return b"answer"
-
-    def sync_us(self, request: bytes, context: Any) -> Iterator[bytes]:
-        self._spend(context)
-        yield b"answer"
 
 
 class Opened(NamedTuple):
@@ -78,12 +47,6 @@ async def attached(target: str) -> AsyncIterator[Opened]:
             yield Opened(aio, sync)
 
 
-async def _until(holds: Any) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not holds():  # noqa: ASYNC110  no such event
-            await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize("order", ORDERS)
 @in_loop
 async def test_what_is_done_twice_is_one_run_and_one_count(order: str) -> None:
@@ -92,18 +55,10 @@ async def test_what_is_done_twice_is_one_run_and_one_count(order: str) -> None:
     async with contextlib.AsyncExitStack() as stack:
         if order == "instrumented first":
             telemetry = stack.enter_context(instrumented(mode="enforce"))
-        threads = stack.enter_context(
-            serving_threads(
-                *(Interceptor(budget=30) for _ in range(2)),
-                sync_uu=spending.sync_uu,
-                sync_us=spending.sync_us,
-            )
-        )
-        loop = await stack.enter_async_context(
-            serving(
-                *(AioInterceptor(budget=30) for _ in range(2)),
-                aio_uu=spending.aio_uu,
-                aio_us=spending.aio_us,
+        loop, threads = await stack.enter_async_context(
+            spending.serving(
+                aio=tuple(AioInterceptor(budget=30) for _ in range(2)),
+                sync=tuple(Interceptor(budget=30) for _ in range(2)),
             )
         )
         to_loop = await stack.enter_async_context(attached(loop))
@@ -127,7 +82,7 @@ async def test_what_is_done_twice_is_one_run_and_one_count(order: str) -> None:
             keys = [key for key, _ in metadata]
             assert keys.count("hangup") == keys.count("baggage") == 1
         # The callees are told of the end, and book it.
-        await _until(lambda: telemetry.tokens("delivered")[1] >= 40)
+        await eventually(lambda: telemetry.tokens("delivered")[1] >= 40)
         assert telemetry.tokens("delivered") == (80, 40)
         assert telemetry.total(names.CALLS) == 8
         assert telemetry.total(names.RUNS) == 1

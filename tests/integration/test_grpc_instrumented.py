@@ -18,17 +18,17 @@ from opentelemetry.instrumentation.grpc import (
 )
 from opentelemetry.sdk.trace import TracerProvider
 from support.core import in_loop
-from support.rpc import channel, on, path, serving, serving_threads
+from support.rpc import channel, on, path, serving
+from support.rpc_spending import Spending
 from support.rpc_waiting import KINDS, Waiting, asked, asked_sync
-from support.telemetry import Telemetry, chat, instrumented, used
+from support.telemetry import Telemetry, instrumented
 from support.tunnel import tunnel
 
 import hangup
-from hangup.core.current import current_run
 from hangup.otel import names, wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -69,43 +69,6 @@ def both(order: str, **settings: Any) -> Iterator[Telemetry]:
         if order == "hangup first":
             stack.enter_context(tracing())
         yield telemetry
-
-
-class Spending:
-    """Handlers of both servers that spend, and log what came to them."""
-
-    def __init__(self, telemetry: Telemetry) -> None:
-        self.metadata: list[list[tuple[str, Any]]] = []
-        self.runs: list[Any] = []
-        self._tracer = telemetry.tracer_provider.get_tracer("test")
-
-    def _spend(self, context: Any) -> None:
-        self.metadata.append(list(context.invocation_metadata()))
-        with chat(self._tracer) as span:
-            self.runs.append(current_run())
-            used(span, 10, 5)
-
-    async def aio_uu(self, request: bytes, context: Any) -> bytes:
-        self._spend(context)
-        return b"answer"
-
-    async def aio_us(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
-        self._spend(context)
-        yield b"answer"
-
-    def sync_uu(self, request: bytes, context: Any) -> bytes:
-        self._spend(context)
-        return b"answer"
-
-    def sync_us(self, request: bytes, context: Any) -> Iterator[bytes]:
-        self._spend(context)
-        yield b"answer"
-
-    @contextlib.asynccontextmanager
-    async def serving(self, *interceptors: Any) -> AsyncIterator[tuple[str, str]]:
-        with serving_threads(sync_uu=self.sync_uu, sync_us=self.sync_us) as threads:
-            async with serving(aio_uu=self.aio_uu, aio_us=self.aio_us) as loop:
-                yield loop, threads
 
 
 def calls_sync(target: str, *methods: str, times: int = 1, **options: Any) -> None:
@@ -206,7 +169,7 @@ async def test_zero_code_observes_until_told_otherwise() -> None:
         spending = Spending(telemetry)
 
         async def slow_uu(request: bytes, context: Any) -> bytes:
-            spending._spend(context)
+            spending.spend(context)
             await asyncio.sleep(0.3)
             return b"answer"
 

@@ -11,6 +11,7 @@ from support.core import in_loop
 from support.requires import wide
 from support.rig import LONG, Rig, rig
 from support.rpc import channel, on, path, serving, status
+from support.waiting import eventually
 
 from hangup.core.current import current_run
 from hangup.servers.grpc import AioInterceptor
@@ -114,12 +115,6 @@ def _called(opened: Any, kind: str, way: str) -> Any:
     return on(opened, kind)(request, metadata=fields, timeout=LIMIT)
 
 
-async def _until(holds: Any) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not holds():  # noqa: ASYNC110  no such event
-            await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize("mode", ["enforce", wide("refuse"), wide("observe")])
 @in_loop
 async def test_b6_second_cancel_cuts_cleanup(mode: str) -> None:
@@ -151,8 +146,8 @@ async def test_b6_second_cancel_cuts_cleanup(mode: str) -> None:
             assert {code for code, _, _ in ended} == {"DEADLINE_EXCEEDED"}
             for call in late:
                 call.cancel()
-            await _until(lambda: agent.cleaning == count)
-        await _until(lambda: len(agent.heard) == count)
+            await eventually(lambda: agent.cleaning == count, PATIENCE)
+        await eventually(lambda: len(agent.heard) == count, PATIENCE)
         expected = {
             (kind, way): Heard(1, early=way != "late", past=True)
             for kind in KINDS

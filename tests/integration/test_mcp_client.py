@@ -15,7 +15,8 @@ from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from openinference.instrumentation.mcp import MCPInstrumentor
 from opentelemetry import baggage, context
 from support.core import in_loop
-from support.mcp_rig import TRANSPORTS, Workshop, eventually, text, traced
+from support.mcp_rig import TRANSPORTS, Workshop, text, traced
+from support.waiting import eventually
 
 import hangup
 from hangup.clients import mcp as adapter

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from mcp.shared.exceptions import MCPError
 from support.core import in_loop
-from support.mcp_rig import TRANSPORTS, Workshop, eventually, text, told, traced
+from support.mcp_rig import TRANSPORTS, Workshop, text, told, traced
 from support.telemetry import tool
+from support.waiting import eventually
 
 import hangup
 from hangup.config import Mode

@@ -12,7 +12,7 @@ import anyio
 import pytest
 from anyio._backends import _asyncio as anyio_asyncio
 from support.core import in_loop
-from support.mcp_rig import eventually
+from support.waiting import eventually
 
 import hangup
 from hangup.testing import telemetry

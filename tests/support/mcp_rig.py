@@ -20,12 +20,13 @@ from mcp.shared.memory import create_client_server_memory_streams
 from mcp.types import ToolAnnotations
 from support.servers import Served
 from support.telemetry import Telemetry, instrumented, used
+from support.waiting import eventually
 
 import hangup
 from hangup.core.current import current_run
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping
 
     from mcp.server.context import CallNext, ServerRequestContext
 
@@ -34,13 +35,6 @@ if TYPE_CHECKING:
 _SAID: ContextVar[Mapping[str, Any] | None] = ContextVar("said", default=None)
 TRANSPORTS = ("streams", "http", "http-legacy")
 PATIENCE = 10.0
-
-
-async def eventually(holds: Callable[[], bool]) -> None:
-    """Wait until it is so; another thread may make it so."""
-    async with asyncio.timeout(PATIENCE):
-        while not holds():  # noqa: ASYNC110  it is asked for what no event tells
-            await asyncio.sleep(0.005)
 
 
 @contextlib.contextmanager

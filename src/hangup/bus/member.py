@@ -220,7 +220,7 @@ class Member:
             try:
                 if marker.cause is not Cause.SUPERSEDED or run.mode.refuses:
                     guarded(run.cancel, marker.cause, marker.detail)
-                time.sleep(_HAND_OVER)
+                    time.sleep(_HAND_OVER)
             finally:  # whatever a callback of the application throws at us
                 # The speaker's: here every step delays the loop that is to stop.
                 self._obeyed.append((reply, run))

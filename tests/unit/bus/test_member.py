@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.core import in_loop
 from support.telemetry import Telemetry, instrumented
+from support.waiting import eventually
 
 import hangup
 from hangup import bus
@@ -31,14 +32,6 @@ if TYPE_CHECKING:
 
 ID = "ab" * 16
 PATIENCE = 10.0
-
-
-async def eventually(true: Callable[[], bool]) -> None:
-    """Wait for what a thread brings about."""
-    until = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < until
-        await asyncio.sleep(0.002)
 
 
 async def ended_by(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.core import in_loop
 from support.telemetry import instrumented
+from support.waiting import eventually
 
 import hangup
 from hangup.bus import connect
@@ -36,13 +37,6 @@ def alive() -> set[str]:
 
 
 BOTH = {"hangup-bus-listen", "hangup-bus-speak"}
-
-
-async def eventually(true: Callable[[], object]) -> None:
-    """Wait for what a thread brings about."""
-    async with asyncio.timeout(PATIENCE):
-        while not true():  # noqa: ASYNC110  no such event
-            await asyncio.sleep(0.002)
 
 
 async def killed(url: str, seen: Callable[[Run], object] = lambda _run: None) -> Kill:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import gc
-import json
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.core import in_loop, settle
+from support.ruling import use_rules
 
 import hangup
 from hangup import config
 from hangup.config import Mode, OnDisconnect, Settings
 from hangup.core import admission, registry, rollout
-from hangup.core.document import read_json
 from hangup.core.policy import Decision
 from hangup.core.rollout import Place
-from hangup.core.rules import place_of, read_rules
+from hangup.core.rules import place_of
 from hangup.core.scope import RunScope
 from hangup.errors import DeadlineExceeded, RunCancelled, Stop
 from hangup.testing import FakeClock
@@ -40,14 +39,6 @@ def nothing_is_left() -> Iterator[None]:
     rollout.reset()
     rollout.watch_with(None)
     config.use(before)
-
-
-def use(*rules: dict[str, Any], default: dict[str, Any] | None = None) -> None:
-    document: dict[str, Any] = {"rules": list(rules)}
-    if default is not None:
-        document["default"] = default
-    text = json.dumps(document)
-    rollout.use_rules(read_rules("p", read_json("p", text), "d" * 12))
 
 
 ENFORCE: dict[str, Any] = {"mode": "enforce"}
@@ -78,14 +69,14 @@ def test_the_least_of_code_rule_and_ceiling_wins(
 ) -> None:
     config.use(Settings(mode=None if ceiling is None else Mode(ceiling)))
     if rule is not None:
-        use({"route": "/chat", "mode": rule})
+        use_rules({"route": "/chat", "mode": rule})
     with RunScope(mode=code, place=Place(("/chat",), Mode(unruled))) as run:
         assert run.mode == expected
 
 
 def test_a_rule_gives_the_outermost_run_its_budget_and_its_grace() -> None:
     rule = {"budget": 7, "on_disconnect": "grace", "grace": 3, **ENFORCE}
-    use({"name": "re*", "tenant": "acme", **rule})
+    use_rules({"name": "re*", "tenant": "acme", **rule})
     with hangup.run(60, name="research", tenant="acme") as run:
         assert 6 < run.remaining() <= 7
         assert run.absence.on_disconnect is OnDisconnect.GRACE
@@ -95,13 +86,13 @@ def test_a_rule_gives_the_outermost_run_its_budget_and_its_grace() -> None:
             assert inner.absence.on_disconnect is OnDisconnect.FINISH
     with hangup.run(60, name="research") as run:
         assert run.remaining() > 50
-    use(default={"budget": "none"})
+    use_rules(default={"budget": "none"})
     with hangup.run(60) as run:
         assert not run.deadline.is_set
 
 
 def test_a_child_is_under_the_rules_by_its_own_name() -> None:
-    use({"name": "inner", **OBSERVE})
+    use_rules({"name": "inner", **OBSERVE})
     with hangup.run(name="outer") as run:
         assert run.mode is Mode.ENFORCE
         with hangup.run(name="inner") as inner:
@@ -111,7 +102,7 @@ def test_a_child_is_under_the_rules_by_its_own_name() -> None:
 
 
 def test_a_server_run_that_nobody_named_is_known_by_its_path() -> None:
-    use({"name": "/chat", **ENFORCE}, {"name": "run", "mode": "refuse"})
+    use_rules({"name": "/chat", **ENFORCE}, {"name": "run", "mode": "refuse"})
     with RunScope(place=ANYWHERE) as run:
         assert run.mode is Mode.ENFORCE
     with RunScope(place=Place(("/x",), Mode.OBSERVE)) as run:
@@ -121,7 +112,7 @@ def test_a_server_run_that_nobody_named_is_known_by_its_path() -> None:
 
 
 def test_the_share_is_by_the_token_and_a_child_is_of_its_roots() -> None:
-    use(default={"share": 50, **ENFORCE})
+    use_rules(default={"share": 50, **ENFORCE})
     modes = set()
     for number in range(32):
         token = f"{number:032x}"
@@ -138,11 +129,11 @@ def test_the_share_is_by_the_token_and_a_child_is_of_its_roots() -> None:
 
 
 def test_an_edit_lowers_the_runs_under_way_and_raises_none(clock: FakeClock) -> None:
-    use(default=ENFORCE)
+    use_rules(default=ENFORCE)
     with RunScope(5, clock=clock) as run, hangup.run(3) as inner:
-        use(default=OBSERVE)
+        use_rules(default=OBSERVE)
         assert (run.mode, inner.mode) == (Mode.OBSERVE, Mode.OBSERVE)
-        use(default=ENFORCE)
+        use_rules(default=ENFORCE)
         assert (run.mode, inner.mode) == (Mode.OBSERVE, Mode.OBSERVE)
         clock.advance(10)
         assert clock.pending == 0  # the deadline's timer is gone, not spinning
@@ -166,7 +157,7 @@ def test_observe_under_a_ceiling_beats_enforce_in_code(clock: FakeClock) -> None
 
 def test_off_lowers_runs_under_way_to_observe_so_that_they_are_measured() -> None:
     with hangup.run() as run:
-        use(default={"mode": "off"})
+        use_rules(default={"mode": "off"})
         assert run.mode is Mode.OBSERVE
         with hangup.run() as inner:
             assert inner.mode is Mode.OFF
@@ -175,9 +166,9 @@ def test_off_lowers_runs_under_way_to_observe_so_that_they_are_measured() -> Non
 def test_a_latent_run_follows_when_it_begins_to_spend(clock: FakeClock) -> None:
     with RunScope(5, latent=True, server=True, place=ANYWHERE, mode="enforce") as gone:
         assert gone.mode is Mode.OBSERVE
-    use(default=ENFORCE)
+    use_rules(default=ENFORCE)
     with RunScope(5, clock=clock, latent=True, server=True, place=ANYWHERE) as run:
-        use(default=OBSERVE)
+        use_rules(default=OBSERVE)
         assert run.mode is Mode.ENFORCE
         run.begin_spending()
         assert str(run.mode) == "observe"
@@ -186,7 +177,7 @@ def test_a_latent_run_follows_when_it_begins_to_spend(clock: FakeClock) -> None:
 
 
 def test_a_name_found_late_may_lower_the_run() -> None:
-    use({"name": "/chat/{id}", **OBSERVE}, default=ENFORCE)
+    use_rules({"name": "/chat/{id}", **OBSERVE}, default=ENFORCE)
     place = Place(("/c/1",), Mode.OBSERVE)
     with RunScope(latent=True, server=True, place=place) as run:
         assert run.mode is Mode.ENFORCE
@@ -197,30 +188,30 @@ def test_a_name_found_late_may_lower_the_run() -> None:
 
 
 def test_a_rule_that_is_deleted_takes_its_mode_along() -> None:
-    use({"route": "/chat", **ENFORCE})
+    use_rules({"route": "/chat", **ENFORCE})
     with RunScope(place=ANYWHERE) as run, RunScope(token="0" * 32) as other:
         assert run.mode is Mode.ENFORCE
-        use()
+        use_rules()
         # Nobody asks for anything any more; but code did, inside.
         assert (run.mode, other.mode) == (Mode.OBSERVE, Mode.ENFORCE)
-        use({"route": "/chat", **OBSERVE})
+        use_rules({"route": "/chat", **OBSERVE})
         assert (run.mode, other.mode) == (Mode.OBSERVE, Mode.OBSERVE)
-    use()
+    use_rules()
     with RunScope() as run:
-        use({"route": "/else", **OBSERVE})
+        use_rules({"route": "/else", **OBSERVE})
         assert run.mode is Mode.ENFORCE
 
 
 @in_loop
 async def test_a_stop_that_has_begun_ends_as_it_began() -> None:
     clock = FakeClock()
-    use(default=ENFORCE)
+    use_rules(default=ENFORCE)
     runs: list[Run] = []
     with pytest.raises(DeadlineExceeded):
         async with RunScope(5, clock=clock) as run:
             runs.append(run)
             clock.advance(6)
-            use(default=OBSERVE)
+            use_rules(default=OBSERVE)
             assert run.mode is Mode.ENFORCE
             refused = admission.admit(run, "inference")
             assert isinstance(refused, Stop)
@@ -239,7 +230,7 @@ def test_leftovers_of_closed_runs_are_let_go(clock: FakeClock) -> None:
         run.check()
     assert admission.ask(run).decision is Decision.REFUSE
     assert run in registry.leftover_runs()
-    use(default=OBSERVE)
+    use_rules(default=OBSERVE)
     assert admission.ask(run).decision is Decision.WOULD_REFUSE
 
 
@@ -273,7 +264,7 @@ def test_a_lowered_run_is_told_of_once() -> None:
     try:
         with hangup.run() as run:
             for _ in range(2):
-                use(default=OBSERVE)
+                use_rules(default=OBSERVE)
     finally:
         registry.remove_observer(told)
     assert told.runs == [run]
@@ -283,12 +274,12 @@ def test_lowering_races_with_stopping_and_no_stop_escapes() -> None:
     """Either the run is stopped, with an ordinary error, or it was lowered."""
     stopped, lowered = 0, 0
     for _ in range(50):
-        use(default=ENFORCE)
+        use_rules(default=ENFORCE)
         start = threading.Barrier(2)
 
         def edit(start: threading.Barrier = start) -> None:
             start.wait()
-            use(default=OBSERVE)
+            use_rules(default=OBSERVE)
 
         thread = threading.Thread(target=edit)
         thread.start()
@@ -310,7 +301,7 @@ def test_lowering_races_with_stopping_and_no_stop_escapes() -> None:
 
 
 def test_the_brake_lowers_everything_until_it_is_released() -> None:
-    use(default=ENFORCE)
+    use_rules(default=ENFORCE)
     with hangup.run() as run:
         assert rollout.brake()
         assert not rollout.brake()
@@ -325,5 +316,5 @@ def test_the_brake_lowers_everything_until_it_is_released() -> None:
 
 def test_new_rules_release_the_brake() -> None:
     rollout.brake()
-    use(default=ENFORCE)
+    use_rules(default=ENFORCE)
     assert not rollout.braked()

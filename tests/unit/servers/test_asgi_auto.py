@@ -15,13 +15,12 @@ from starlette.middleware import Middleware
 from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
 from support.asgi import HTTP_DISCONNECT, Peer, body, http_scope, serve, spend
+from support.ruling import use_rules
 
 import hangup
 from hangup import config
 from hangup.config import Settings
 from hangup.core import rollout
-from hangup.core.document import read_json
-from hangup.core.rules import read_rules
 from hangup.otel.mending import Mending
 from hangup.readers import FRAMEWORKS
 from hangup.servers import _asgi_auto as auto
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
     from hangup.core.run import Run
 
-ENFORCE = '{"rules": [{"route": "/ask/*", "mode": "enforce", "budget": 7}]}'
+ENFORCE = {"route": "/ask/*", "mode": "enforce", "budget": 7}
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +144,7 @@ def test_what_was_continued_is_said_to_be_held_once() -> None:
 
 
 def test_the_variable_or_a_rule_makes_it_enforce(journal: Journal) -> None:
-    rollout.use_rules(read_rules("p", read_json("p", ENFORCE), "d"))
+    use_rules(ENFORCE)
     visit(agent())
     assert Seen.outer.deadline.at - Seen.outer.started_at == pytest.approx(7, abs=1)
     rollout.use_rules(None)
@@ -162,8 +161,7 @@ def test_a_run_that_code_opens_inside_enforces_as_it_would_alone() -> None:
 def test_but_not_where_somebody_said_observe() -> None:
     visit(agent(), hangup=f't="{"ab" * 16}", l=9000, m="observe"')
     assert str(Seen.inner.mode) == "observe"
-    rules = '{"rules": [{"route": "/ask/*", "mode": "observe"}]}'
-    rollout.use_rules(read_rules("p", read_json("p", rules), "d"))
+    use_rules({"route": "/ask/*", "mode": "observe"})
     visit(agent())
     assert str(Seen.inner.mode) == "observe"
     rollout.use_rules(None)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from opentelemetry import baggage, context
+from support.ruling import use_rules
 
 from hangup import config
 from hangup.config import Mode, OnDisconnect, Settings
 from hangup.core import guard, rollout
-from hangup.core.document import read_json
-from hangup.core.rules import read_rules
 from hangup.otel.wire import Inbound, encode_header
 from hangup.servers._common_tenant import MOST_CHARACTERS
 from hangup.servers._common_terms import Terms
@@ -30,14 +28,6 @@ def nothing_is_left() -> Iterator[None]:
     yield
     rollout.reset()
     config.use(before)
-
-
-def use(*rules: dict[str, Any], **default: Any) -> None:
-    document: dict[str, Any] = {"rules": list(rules)}
-    if default:
-        document["default"] = default
-    text = json.dumps(document)
-    rollout.use_rules(read_rules("p", read_json("p", text), "d"))
 
 
 def opened(
@@ -64,7 +54,7 @@ def mode_of(path: str, **options: Any) -> str | None:
 
 
 def test_rules_are_matched_below_the_root_and_by_the_whole_path() -> None:
-    use(
+    use_rules(
         {"route": "/chat/{id}", "mode": "refuse"},
         {"route": "/app/*", "mode": "observe"},
         {"route": "/health", "mode": "off"},
@@ -81,7 +71,7 @@ def test_code_that_was_not_asked_for_observes_until_a_rule_or_the_ceiling_says()
 ):
     unruled: Any = {"unruled": Mode.OBSERVE}
     assert mode_of("/chat", **unruled) == "observe"
-    use({"route": "/chat", "mode": "enforce"})
+    use_rules({"route": "/chat", "mode": "enforce"})
     assert mode_of("/chat", **unruled) == "enforce"
     assert mode_of("/x", **unruled) == "observe"
     config.use(Settings(mode=Mode.ENFORCE))
@@ -89,10 +79,10 @@ def test_code_that_was_not_asked_for_observes_until_a_rule_or_the_ceiling_says()
 
 
 def test_a_rule_beats_code_where_it_is_less() -> None:
-    use(mode="observe")
+    use_rules(default={"mode": "observe"})
     assert mode_of("/chat", mode="enforce") == "observe"
     assert mode_of("/chat", routes={"/chat": {"mode": "enforce"}}) == "observe"
-    use(mode="enforce")
+    use_rules(default={"mode": "enforce"})
     assert mode_of("/chat", mode="observe") == "observe"
 
 
@@ -105,7 +95,7 @@ def budget_of(path: str = "/chat", **options: Any) -> float | None:
 
 
 def test_a_rules_budget_goes_before_the_codes_and_headers_still_tighten_it() -> None:
-    use({"route": "/chat", "budget": 60}, {"route": "/live", "budget": "none"})
+    use_rules({"route": "/chat", "budget": 60}, {"route": "/live", "budget": "none"})
     assert budget_of(budget=30) == 60
     assert budget_of("/live", budget=30) is None
     assert budget_of(sent={"x-hangup-budget": "10"}) == 10
@@ -115,7 +105,7 @@ def test_a_rules_budget_goes_before_the_codes_and_headers_still_tighten_it() -> 
 
 def test_what_stays_open_has_a_budget_only_of_a_rule_for_its_route() -> None:
     events = {"accept": "text/event-stream"}
-    use({"route": "/live", "budget": 60}, budget=30)
+    use_rules({"route": "/live", "budget": 60}, default={"budget": 30})
     assert budget_of() == 30
     assert budget_of(sent=events) is None
     assert budget_of(kind="websocket") is None
@@ -124,12 +114,12 @@ def test_what_stays_open_has_a_budget_only_of_a_rule_for_its_route() -> None:
 
 
 def test_a_rule_says_what_a_disconnect_means() -> None:
-    use(on_disconnect="grace", grace=7)
+    use_rules(default={"on_disconnect": "grace", "grace": 7})
     run = opened(on_disconnect="finish")
     assert run is not None
     assert run.absence.on_disconnect is OnDisconnect.GRACE
     assert run.absence.grace == 7
-    use(on_disconnect="grace")
+    use_rules(default={"on_disconnect": "grace"})
     run = opened()
     assert run is not None
     assert run.absence.grace == Settings().grace
@@ -149,7 +139,7 @@ def test_a_rule_says_what_a_disconnect_means() -> None:
 def test_of_the_mode_on_the_wire_and_the_rules_the_less_intrusive_wins(
     theirs: str | None, rule: str, expected: str
 ) -> None:
-    use(mode=rule)
+    use_rules(default={"mode": rule})
     mode = None if theirs is None else Mode(theirs)
     sent = {"hangup": encode_header(Inbound("a" * 32, mode=mode))}
     assert mode_of("/chat", sent=sent) == expected
@@ -218,7 +208,7 @@ def test_what_is_no_plain_name_is_nobodys(text: str) -> None:
 
 def test_the_tenant_chooses_the_rule() -> None:
     config.use(Settings(tenant_from="header:x-tenant"))
-    use({"tenant": "acme", "mode": "refuse"}, mode="observe")
+    use_rules({"tenant": "acme", "mode": "refuse"}, default={"mode": "observe"})
     assert mode_of("/chat", sent={"x-tenant": "acme"}) == "refuse"
     assert mode_of("/chat") == "observe"
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.ruling import use_rules
 
 from hangup import config
 from hangup.config import Mode, OnDisconnect, Settings
 from hangup.core import rollout
-from hangup.core.document import read_json
-from hangup.core.rules import read_rules
 from hangup.otel.mcpwire import TOOLS_CALL
 from hangup.servers import a2a
 from hangup.servers._mcp_terms import Terms, ToolTraits
@@ -34,11 +32,6 @@ def nothing_is_left() -> Iterator[None]:
     yield
     rollout.reset()
     config.use(before)
-
-
-def use(**rule: Any) -> None:
-    document = json.dumps({"rules": [rule]})
-    rollout.use_rules(read_rules("p", read_json("p", document), "d"))
 
 
 def run_of(scope: RunScope) -> Run:
@@ -70,27 +63,35 @@ def test_a_rule_by_name_enforces_what_no_code_asked_to_enforce(opened: Opened) -
     run = opened()
     assert run is not None
     assert run.mode is Mode.OBSERVE
-    use(name=NAME, mode="enforce", budget=7, on_disconnect="grace", grace=3)
+    use_rules(
+        {
+            "name": NAME,
+            "mode": "enforce",
+            "budget": 7,
+            "on_disconnect": "grace",
+            "grace": 3,
+        }
+    )
     run = opened()
     assert run is not None
     assert run.mode is Mode.ENFORCE
     assert 6 < run.deadline.at - run.started_at <= 7
     assert run.absence.on_disconnect is OnDisconnect.GRACE
     assert run.absence.grace == 3
-    use(name="another", mode="enforce")
+    use_rules({"name": "another", "mode": "enforce"})
     assert getattr(opened(), "mode", None) is Mode.OBSERVE
 
 
 @EITHER
 def test_a_rule_by_tenant_lowers_what_code_asked_for(opened: Opened) -> None:
-    use(tenant="acme", mode="observe")
+    use_rules({"tenant": "acme", "mode": "observe"})
     modes = [opened(mode="enforce", tenant=tenant) for tenant in ("acme", "else")]
     assert [getattr(run, "mode", None) for run in modes] == [Mode.OBSERVE, Mode.ENFORCE]
 
 
 @EITHER
 def test_a_rules_budget_goes_before_that_of_code(opened: Opened) -> None:
-    use(name=NAME, budget=7)
+    use_rules({"name": NAME, "budget": 7})
     run = opened(budget=100)
     assert run is not None
     assert run.deadline.at - run.started_at <= 7
@@ -98,8 +99,8 @@ def test_a_rules_budget_goes_before_that_of_code(opened: Opened) -> None:
 
 @EITHER
 def test_the_ceiling_holds_over_the_rules_and_off_is_off(opened: Opened) -> None:
-    use(name=NAME, mode="enforce")
+    use_rules({"name": NAME, "mode": "enforce"})
     config.use(Settings(mode=Mode.REFUSE))
     assert getattr(opened(), "mode", None) is Mode.REFUSE
-    use(name=NAME, mode="off")
+    use_rules({"name": NAME, "mode": "off"})
     assert opened() is None
