@@ -2,11 +2,9 @@
 
 As a long-lived worker sees them: most are delivered, a share fails, is left by its
 caller, is never closed, opens a span that nobody ends, or is not sampled. Prints the
-resident memory and the blocks that Python has allocated after every tenth, and what is
-left at the end, which must be nothing. The blocks must be flat from the first tenth on,
-the memory in the second half: before that there are steps, where Python's collector
-lets more garbage gather before it collects, and scatters what is free. Exits 1 where
-it is not so.
+resident memory as it stands after every tenth, garbage and all, the blocks that are
+allocated once that is collected, and what is left at the end, which must be nothing.
+Both must be flat from the first tenth on. Exits 1 where it is not so.
 """
 
 from __future__ import annotations
@@ -35,8 +33,9 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import Tracer
 
-_GROWTH = 0.03
-"""How much memory may come in the second half."""
+_GROWTH = 0.05
+"""How much more memory there may be at any time after the first tenth: the garbage that
+waits for the collector is more at one time than at another."""
 _LEAKED = 0.01
 """How many more blocks there may be at any time after the first tenth."""
 _BUDGET = 600.0  # none ends by its deadline, however slow the machine
@@ -175,10 +174,10 @@ def main() -> int:
         for number in range(10):
             began = time.perf_counter()
             worker.work(part, number * part)
+            found.append(resident())
             gc.collect()
             HangupInstrumentor().flush()  # what the collection has ended is entered
             reader.collect()
-            found.append(resident())
             blocks.append(sys.getallocatedblocks())
             print(
                 f"{(number + 1) * part:>9,} runs: {found[-1] / 2**20:7.1f} MiB, "
@@ -190,11 +189,8 @@ def main() -> int:
         settled()
         left = len(registry.live_runs())
         booked = tokens(reader, "hangup.tokens")
-    first, half = found[0], found[4]
-    step, growth = ((max(found[5:]) - one) / one for one in (first, half))
-    leaked = max(blocks[1:]) / blocks[0] - 1
-    print(f"growth after the first tenth {step:+.1%}, in the second half {growth:+.1%}")
-    print(f"blocks after the first tenth {leaked:+.2%}")
+    growth, leaked = (max(one[1:]) / one[0] - 1 for one in (found, blocks))
+    print(f"after the first tenth: memory {growth:+.1%}, blocks {leaked:+.2%}")
     print(f"live runs at the end: {left}")
     print(f"tokens: {booked:,} in the books, {worker.spent:,} spent")
     flat = growth <= _GROWTH and leaked <= _LEAKED

@@ -13,6 +13,10 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     AGGREGATION_TEMPORALITY_DELTA,
 )
@@ -47,9 +51,12 @@ class Point(NamedTuple):
 
 
 class Receiver:
-    """Takes metrics over both protocols; a context manager. Thread-safe.
+    """Takes metrics over both protocols, and spans over HTTP. Thread-safe.
+
+    A context manager.
 
     Attributes:
+        url: ``OTEL_EXPORTER_OTLP_ENDPOINT`` for HTTP, of any signal.
         http: The endpoint for ``OTLPMetricExporter`` of ``proto.http``.
         grpc: The one of ``proto.grpc``.
     """
@@ -57,6 +64,7 @@ class Receiver:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._points: list[Point] = []
+        self._spans: list[dict[str, Any]] = []
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -64,8 +72,7 @@ class Receiver:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 if self.headers.get("Content-Encoding") == "gzip":
                     body = gzip.decompress(body)
-                receiver.take(ExportMetricsServiceRequest.FromString(body))
-                answer = ExportMetricsServiceResponse().SerializeToString()
+                answer = receiver.take_posted(self.path, body)
                 self.send_response(200)
                 self.send_header("Content-Type", "application/x-protobuf")
                 self.send_header("Content-Length", str(len(answer)))
@@ -89,7 +96,8 @@ class Receiver:
             (grpc.method_handlers_generic_handler(_SERVICE, {"Export": export}),)
         )
         port = self._grpc.add_insecure_port("127.0.0.1:0")
-        self.http = f"http://127.0.0.1:{self._http.server_address[1]}/v1/metrics"
+        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
+        self.http = f"{self.url}/v1/metrics"
         self.grpc = f"http://127.0.0.1:{port}"
 
     def __enter__(self) -> Self:
@@ -113,6 +121,21 @@ class Receiver:
     ) -> ExportMetricsServiceResponse:
         self.take(request)
         return ExportMetricsServiceResponse()
+
+    def take_posted(self, path: str, body: bytes) -> bytes:
+        """Keep what was posted; returns the answer."""
+        if path == "/v1/traces":
+            spans = _spans(ExportTraceServiceRequest.FromString(body))
+            with self._changed:
+                self._spans += spans
+            return bytes(ExportTraceServiceResponse().SerializeToString())
+        self.take(ExportMetricsServiceRequest.FromString(body))
+        return bytes(ExportMetricsServiceResponse().SerializeToString())
+
+    def spans(self) -> list[dict[str, Any]]:
+        """The attributes of every span that came."""
+        with self._changed:
+            return list(self._spans)
 
     def take(self, request: ExportMetricsServiceRequest) -> None:
         """Keep what was exported."""
@@ -184,3 +207,15 @@ def _labels(attributes: Any) -> dict[str, str]:
         )
         for one in attributes
     }
+
+
+def _spans(request: ExportTraceServiceRequest) -> list[dict[str, Any]]:
+    return [
+        {
+            one.key: getattr(one.value, one.value.WhichOneof("value"))
+            for one in span.attributes
+        }
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]

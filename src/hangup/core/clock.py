@@ -153,7 +153,9 @@ class _TimerThread:
                 self._most = max(self._FEW, 2 * len(self._heap))
             if not self._running:
                 self._start()
-            else:
+            elif self._heap[0][2] is timer:
+                # Only then: whoever is woken for nothing takes the interpreter's lock
+                # from the threads that have waited for it longer.
                 self._condition.notify()
         return timer
 

@@ -180,7 +180,6 @@ class Accounts(registry.RunObserver):
                 statement.close(None)
             else:
                 above.absorb(ledger)
-        self._recorder.settle()
 
     def flush(self) -> None:
         """Post what every run has so far: the process is going down."""
@@ -194,6 +193,7 @@ class Accounts(registry.RunObserver):
             if run.statement is not None and not _shares_fate(run):
                 run.statement.close(run)
         self.drain()
+        self._recorder.settle()
         self._statements.tell(all_of_them=True)
 
     def _orphaned(

@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from hangup.core.guard import guarded
+from hangup.otel.backlog import works_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,6 +69,7 @@ class Bookkeeper:
             self._wishes.put(_SETTLE)
 
     def _work(self, wishes: queue.SimpleQueue[str]) -> None:
+        works_off()
         while wishes.get() != _END:
             # The interpreter belongs to the loops that are to stop now.
             time.sleep(_AFTER_YOU)

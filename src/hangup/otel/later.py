@@ -17,6 +17,7 @@ from opentelemetry.metrics import Counter, Histogram
 
 from hangup.core.guard import guarded
 from hangup.core.opening import loop_here
+from hangup.otel.backlog import Backlog
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,11 +32,15 @@ if TYPE_CHECKING:
 PATIENCE = 1.0
 """Seconds that reading metrics waits for what is just being counted."""
 _MANY = 1_000
-"""Measurements that do not wait for the turn of a loop any longer."""
+"""Measurements that do not wait for the turn of a loop any longer, and that a thread
+without one does not outrun."""
 
 
 class Later:
-    """The queue. Thread-safe; bounded by what comes before its turn.
+    """The queue. Thread-safe.
+
+    Bounded by what a loop does in one turn, and elsewhere by threads that give way to
+    the one that hands it on.
 
     Attributes:
         wake: Called where no loop will see to the queue: has :meth:`drain` called on
@@ -45,6 +50,7 @@ class Later:
     def __init__(self) -> None:
         self.wake: Callable[[], None] = _nothing
         self._queue: deque[tuple[Record, float, Attributes, Context]] = deque()
+        self._backlog = Backlog(self._queue, _MANY)
         self._due_on: asyncio.AbstractEventLoop | None = None
         self._draining = threading.Lock()
 
@@ -61,6 +67,8 @@ class Later:
         loop = loop_here()
         if loop is None:
             self.wake()
+            if len(self._queue) >= self._backlog.limit:
+                self._backlog.give_way()
         elif loop is not self._due_on:
             self._due_on = loop
             loop.call_soon(guarded, self.drain)

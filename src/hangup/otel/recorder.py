@@ -7,6 +7,7 @@ those that are no calls themselves.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from hangup.core.clock import SYSTEM_CLOCK
 from hangup.core.guard import fault, guarded
 from hangup.core.opening import loop_here, open_call
 from hangup.otel import names
+from hangup.otel.backlog import Backlog
 from hangup.otel.booking import Booking
 from hangup.otel.bookkeeper import Bookkeeper
 from hangup.otel.call import Call, Exchange, stand_in
@@ -39,6 +41,8 @@ _MOST_OPEN = 10_000
 _MOST_NESTED = 4_096
 # Calls that have ended and wait for a turn of the loop; their spans are kept for it.
 _MOST_PENDING = 256
+# Of those that another thread is to see to, and does not come to.
+_MANY_PENDING = 1_000
 
 
 class Recorder(registry.RunObserver):
@@ -69,10 +73,13 @@ class Recorder(registry.RunObserver):
         # loop whose next turn will see to them. The lock is never waited for: who holds
         # it goes on until nothing is left, and a finaliser may come by in the middle.
         self._pending: deque[Call | Run] = deque(maxlen=_MOST_OPEN)
+        self._backlog = Backlog(self._pending, _MANY_PENDING)
         self._due_on: asyncio.AbstractEventLoop | None = None
         self._settling = threading.Lock()
         self._settler: int | None = None  # the thread that is at it
-        self.bookkeeper: Bookkeeper = Bookkeeper(self.settle, instruments.later.drain)
+        self.bookkeeper: Bookkeeper = Bookkeeper(
+            self._settle_present, instruments.later.drain
+        )
         instruments.later.wake = self.bookkeeper.wake
         # Called when the books are still: runs may have to be told of.
         self.after_settling: Callable[[], None] = _nothing
@@ -289,12 +296,19 @@ class Recorder(registry.RunObserver):
         self._pending.append(run)
         self.settle()
 
-    def settle(self, patience: float = 0.0) -> None:
+    def _settle_present(self) -> None:
+        """Settle what there is now; what comes meanwhile has its turn afterwards."""
+        self.settle(most=len(self._pending))
+        if self._pending:
+            self.bookkeeper.wake()
+
+    def settle(self, patience: float = 0.0, most: float = math.inf) -> None:
         """Enter every call that has ended into the books.
 
         Args:
             patience: How many seconds to wait for another thread that is at it. Not to
                 be given where something is locked that entering a call may need.
+            most: How many to enter, at least; then others may have their turn.
         """
         # First: a turn that finds the lock taken has had its use all the same.
         self._due_on = None
@@ -309,6 +323,7 @@ class Recorder(registry.RunObserver):
             try:
                 while pending:
                     ended = pending.popleft()
+                    most -= 1
                     try:
                         if isinstance(ended, Call):
                             self._enter(ended)
@@ -318,13 +333,22 @@ class Recorder(registry.RunObserver):
                         fault("Recorder.settle", error)
                     # No call is kept alive beyond its entry, nor is its run.
                     del ended
+                    if most <= 0:
+                        break
                 # Nobody else is in the middle of a call's portions now.
                 guarded(self.after_settling)
             finally:
                 self._settler = None
                 self._settling.release()
-            if not pending:
+            if not pending or most <= 0:
                 return
+        # Another thread is at it, or has been interrupted in it by a finaliser here.
+        if (
+            len(pending) >= self._backlog.limit
+            and self._settler != here
+            and loop_here() is None
+        ):
+            self._backlog.give_way()
 
     def _enter(self, call: Call) -> None:
         """Enter a call, after all that stand in it; then those that waited for it."""

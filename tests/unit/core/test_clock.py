@@ -128,6 +128,23 @@ def test_without_a_loop_a_thread_that_waits_is_woken_for_an_earlier_timer() -> N
     later.cancel()
 
 
+def test_without_a_loop_a_thread_that_waits_is_not_woken_for_a_later_timer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Woken for nothing, it would keep the interpreter from who waits longer."""
+    timers = _TimerThread()
+    woken: list[None] = []
+    notify = timers._condition.notify
+    monkeypatch.setattr(timers._condition, "notify", lambda: woken.append(notify()))
+    far = time.monotonic() + 3_600
+    armed = [timers.call_at(far + number, lambda: None) for number in range(3)]
+    assert not woken
+    armed.append(timers.call_at(far - 1, lambda: None))
+    assert len(woken) == 1
+    for timer in armed:
+        timer.cancel()
+
+
 def test_a_fault_in_a_callback_does_not_stop_the_timers_after_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
