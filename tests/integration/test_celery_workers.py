@@ -14,6 +14,8 @@ from support.rig import LONG, SHORT, traced
 from support.stores import Redis, directory
 
 import hangup
+from hangup.bus import connect
+from hangup.bus.operator import kill
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,6 +91,22 @@ def test_f4_a_revoke_reaches_workers_that_were_down_or_restart(bench: Bench) -> 
             _until(one, "REVOKED")
     assert bench.model.of(killed) == bench.model.of(out_of_time) == []
     assert len(bench.model.of(again)) == 1
+
+
+def test_f4_a_kill_that_nobody_took_holds_when_the_task_begins(bench: Bench) -> None:
+    """By an operator, with all workers down; the process that sent it has no bus."""
+    model = bench.model.script("f4-unowned", SHORT)
+    bus = bench.url.replace("redis+socket:", "unix:")
+    worker = bench.worker("f4-bus", HANGUP_BUS_URL=bus)
+    transport = connect(bus)
+    with hangup.run(60, name="f4") as run:
+        sent = agent.ask.apply_async((model,), queue="f4-bus")
+        result = kill(transport, run.id, patience=0.1)
+        assert (result.holders, result.posted) == ([], True)
+        with working(worker):
+            _until(sent, "REVOKED")
+    transport.close()
+    assert bench.model.of(model) == []
 
 
 def test_e1_a_deadline_holds_whatever_the_workers_clock_says(bench: Bench) -> None:

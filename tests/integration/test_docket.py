@@ -20,6 +20,8 @@ from support.rig import LONG, SHORT, traced
 from support.stores import Redis, directory
 
 import hangup
+from hangup.bus import connect
+from hangup.bus.operator import kill
 from hangup.demo.brain import Script
 from hangup.demo.model_server import ModelServer
 
@@ -331,6 +333,27 @@ def test_a_message_carries_the_run_or_not_at_all() -> None:
             parked = bench.redis.hgetall(bench.docket.parked_task_key("3"))
             assert parked
             assert not [name for name in parked if b"hangup" in name]
+
+    asyncio.run(main())
+
+
+def test_f4_a_kill_that_nobody_took_holds_when_the_task_begins() -> None:
+    """By an operator, with all workers down; the process that sent it has no bus."""
+
+    async def main() -> None:
+        async with benched() as bench:
+            bench.model.script("unowned", SHORT)
+            transport = connect(bench.url)
+            async with hangup.run(60) as run:
+                sent = await bench.docket.add(ask)("unowned")
+                result = await asyncio.to_thread(kill, transport, run.id, patience=0.1)
+                assert (result.holders, result.posted) == ([], True)
+                async with served(bench.worker(HANGUP_BUS_URL=bench.url)):
+                    with contextlib.suppress(ExecutionCancelled):
+                        await sent.get_result(timeout=WAIT)
+                assert sent.state.value == "cancelled"
+            transport.close()
+            assert bench.of("unowned") == []
 
     asyncio.run(main())
 

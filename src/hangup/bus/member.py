@@ -25,7 +25,6 @@ from hangup.bus.base import BusDown, Holder
 from hangup.bus.live import row_of
 from hangup.bus.threads import Threads
 from hangup.bus.timing import Clock, Pause
-from hangup.core.cause import Cause
 from hangup.core.guard import fault, guarded
 from hangup.core.remote import Verdict
 
@@ -218,7 +217,7 @@ class Member:
         """Stop runs as an operator said. Acts in every mode; idempotent."""
         for run in runs:
             try:
-                if marker.cause is not Cause.SUPERSEDED or run.mode.refuses:
+                if Verdict(marker.cause, marker.detail).binds(run):
                     guarded(run.cancel, marker.cause, marker.detail)
                     time.sleep(_HAND_OVER)
             finally:  # whatever a callback of the application throws at us

@@ -16,6 +16,7 @@ from wrapt import register_post_import_hook
 
 from hangup import config
 from hangup.clients.celery_board import look
+from hangup.core import remote
 from hangup.core.guard import guarded
 from hangup.errors import RunAbandoned
 from hangup.otel import errands
@@ -113,10 +114,11 @@ def _do(task: Any, errand: Errand, body: Callable[[], Any]) -> Any:
         line = errands.verdict(look(task.app, keys))
     if errands.is_over(line):
         return body()
+    killed = remote.verdict(errand.token)
     try:
         with errands.scope(errand, line, task.name) as run:
             request.__dict__[_RUN] = run
-            if (refusal := errands.begin(run, errand, line)) is not None:
+            if (refusal := errands.begin(run, errand, line, killed)) is not None:
                 raise refusal
             with _watched(task.app, run, keys):
                 try:

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from hangup.core import remote
 from hangup.core.clock import SYSTEM_CLOCK
 from hangup.core.guard import guarded
 from hangup.errors import RunAbandoned
@@ -170,9 +171,12 @@ async def _do(
         line = errands.verdict(await look(docket, keys))
     if errands.is_over(line):
         return await body()
+    killed = None
+    if remote.reach() is not None:
+        killed = await asyncio.to_thread(remote.verdict, errand.token)
     try:
         async with errands.scope(errand, line, name) as run:
-            if (refusal := errands.begin(run, errand, line)) is not None:
+            if (refusal := errands.begin(run, errand, line, killed)) is not None:
                 raise refusal
             with _watched(docket, run, keys):
                 try:

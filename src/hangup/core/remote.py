@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from hangup.core.cause import Cause
 from hangup.core.guard import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hangup.core.cause import Cause
     from hangup.core.run import Run
 
 
@@ -26,6 +26,10 @@ class Verdict(NamedTuple):
 
     cause: Cause
     detail: str
+
+    def binds(self, run: Run) -> bool:
+        """Whether it stops this run: a newer request does where hangup may refuse."""
+        return self.cause is not Cause.SUPERSEDED or run.mode.refuses
 
 
 class Reach(Protocol):

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hangup.core.clock import Clock
+    from hangup.core.remote import Verdict
     from hangup.core.run import Run
     from hangup.otel.board import Line
 
@@ -291,13 +292,16 @@ def scope(
     )
 
 
-def begin(run: Run, errand: Errand, line: Line | None) -> BaseException | None:
+def begin(
+    run: Run, errand: Errand, line: Line | None, killed: Verdict | None
+) -> BaseException | None:
     """Note what is known of a run whose task begins; return what to raise instead.
 
     Args:
         run: The run, which has just been opened.
         errand: What arrived.
         line: What stands on the board.
+        killed: What an operator has said on the bus, perhaps while nobody held the run.
     """
     if errand.key is not None:
         with _lock:
@@ -309,6 +313,8 @@ def begin(run: Run, errand: Errand, line: Line | None) -> BaseException | None:
     elif gone is not None:
         at = run.clock.monotonic() - gone
         run.cancel(Cause.DISCONNECT, "abandoned upstream", at=at)
+    if killed is not None and killed.binds(run):
+        run.cancel(killed.cause, killed.detail)
     return admit(run, KIND)
 
 

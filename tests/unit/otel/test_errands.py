@@ -13,6 +13,7 @@ import hangup
 from hangup import config
 from hangup.config import Mode
 from hangup.core.cause import Cause
+from hangup.core.remote import Verdict
 from hangup.core.scope import RunScope
 from hangup.errors import RunAbandoned, Stop
 from hangup.otel import board, errands, wire
@@ -141,13 +142,16 @@ def test_a_wall_clock_alone_is_in_doubt_for_as_long_as_a_line_may_come() -> None
 
 
 def _begun(
-    clock: FakeClock, errand: Errand, line: Line | None = None
+    clock: FakeClock,
+    errand: Errand,
+    line: Line | None = None,
+    killed: Verdict | None = None,
 ) -> tuple[BaseException | None, Run]:
     with (
         contextlib.suppress(RunAbandoned),
         errands.scope(errand, line, "ask", clock) as run,
     ):
-        return errands.begin(run, errand, line), run
+        return errands.begin(run, errand, line, killed), run
     raise AssertionError("unreachable")
 
 
@@ -199,6 +203,21 @@ def test_a_ceiling_on_the_worker_binds_what_the_sender_enforces() -> None:
     assert run.mode is Mode.OBSERVE
 
 
+@pytest.mark.parametrize("mode", ["observe", "enforce"])
+@pytest.mark.parametrize("cause", [Cause.KILLED, Cause.SUPERSEDED])
+def test_what_was_said_on_the_bus_while_nobody_held_the_run_holds(
+    cause: Cause, mode: str
+) -> None:
+    """A kill in every mode; a newer request where hangup may refuse."""
+    clock = FakeClock()
+    errand = an_errand(clock, mode=Mode(mode))
+    refusal, run = _begun(clock, errand, None, Verdict(cause, "from outside"))
+    stopped = mode == "enforce" or cause is Cause.KILLED
+    assert (refusal is not None) == stopped
+    abandonment = run.token.abandonment
+    assert (abandonment and abandonment.cause) == (cause if stopped else None)
+
+
 def test_a_run_that_had_its_answer_leaves_the_task_to_itself() -> None:
     assert errands.is_over(Line(board.DELIVERED))
     assert not errands.is_over(Line(board.OPEN))
@@ -209,7 +228,7 @@ def test_what_a_task_sends_itself_stands_under_the_same_key() -> None:
     clock = FakeClock()
     errand = an_errand(clock)
     with errands.scope(errand, None, "ask", clock) as run:
-        assert errands.begin(run, errand, None) is None
+        assert errands.begin(run, errand, None, None) is None
         assert errands.key_of(run) == (KEY, True)
         assert errands.headers(run)[errands.BOARD_HEADER] == KEY
         run.deliver()
