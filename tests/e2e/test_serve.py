@@ -32,7 +32,7 @@ from hangup.demo.workload import ENFORCE, MODELS, OBSERVE, Setting
 from hangup.otel import names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
     from support.archive import Series
@@ -96,9 +96,12 @@ def caught_up(prometheus: Prometheus) -> None:
 
 
 async def serve_a_round(
-    seed: int, port: int, prometheus: Prometheus
+    seed: int, port: int, prometheus: Prometheus, meanwhile: Callable[[], None]
 ) -> tuple[list[Visit], list[CallRecord]]:
-    """Serve, let everybody ask once in either mode, be quiet, and end."""
+    """Serve, let everybody ask once in either mode, be quiet, and end.
+
+    What is to be looked at before it ends, ``meanwhile`` does.
+    """
     visits: list[Visit] = []
     over = asyncio.Event()
     rigs: list[Rig] = []
@@ -119,20 +122,34 @@ async def serve_a_round(
     assert not serving.done(), serving
     calls = await settled(rigs[0])
     await asyncio.to_thread(caught_up, prometheus)
+    await asyncio.to_thread(meanwhile)
     serving.cancel()
     with suppress(asyncio.CancelledError):
         await serving
     return visits, calls
 
 
-def seen(receiver: Receiver) -> dict[str, float]:
-    """When each user's run was abandoned, as its span says, on the monotonic clock."""
+Part = tuple[str, bool]
+"""A user, and whether it is about what the subagent did for them."""
+
+
+def seen(receiver: Receiver) -> dict[Part, float]:
+    """When runs were abandoned, as their spans say, on the monotonic clock.
+
+    The subagent's where it was under way; it hears of it a little later.
+    """
     offset = time.time() - time.monotonic()
     return {
-        span[telemetry.USER]: span[names.ABANDONED_AT] / 1000 - offset
+        _part(span[telemetry.USER], span[telemetry.PATH]): span[names.ABANDONED_AT]
+        / 1000
+        - offset
         for span in receiver.spans()
         if telemetry.USER in span and names.ABANDONED_AT in span
     }
+
+
+def _part(user: str, path: str) -> Part:
+    return user, path.startswith("delegate/")
 
 
 class Spent:
@@ -152,31 +169,33 @@ class Spent:
         self.late: list[float] = []
 
     def add(
-        self, visits: list[Visit], calls: list[CallRecord], seen: dict[str, float]
+        self, visits: list[Visit], calls: list[CallRecord], seen: dict[Part, float]
     ) -> None:
         """Add what one service has done."""
         for mode, so_far in self.of.items():
             mine = [visit for visit in visits if visit.tag.startswith(mode)]
             found = truth_of(mine, [one for one in calls if one.user.startswith(mode)])
             self.of[mode] = so_far + found
-        left = [visit for visit in visits if visit.left is not None]
-        assert {visit.tag for visit in left} <= seen.keys()
-        self.late += [seen[one.tag] - one.left for one in left if one.left is not None]
+        for visit in visits:
+            if visit.left is not None:
+                self.late.append(seen[visit.tag, False] - visit.left)
         t0s = {one.tag: one.t0 for one in visits if one.t0 is not None}
-        self.metered += spent_since(
-            dict.fromkeys((one.user for one in calls), 0), calls
-        )
-        self.wasted += spent_since(t0s, calls)
-        self.wasted_as_seen += spent_since(t0s | seen, calls)
+        for call in calls:
+            self.metered += spent_since(-math.inf, call)
+            if (t0 := t0s.get(call.user)) is None:
+                continue
+            self.wasted += spent_since(t0, call)
+            there = seen.get((call.user, False), t0)
+            there = seen.get(_part(call.user, call.path), there)
+            self.wasted_as_seen += spent_since(there, call)
 
 
-def spent_since(t0s: Mapping[str, float], calls: list[CallRecord]) -> float:
-    """Dollars of what anybody could know of, each user's from a time on."""
+def spent_since(t0: float, call: CallRecord) -> float:
+    """Dollars of what anybody could know of a call, from a time on."""
     return sum(
         dollars(tokens, output=number > 0)  # the input comes first
-        for call in calls
         for number, (at, tokens, known) in enumerate(truth._pieces(call))
-        if known is not truth.Known.UNKNOWN and at >= t0s.get(call.user, math.inf)
+        if known is not truth.Known.UNKNOWN and at >= t0
     )
 
 
@@ -209,15 +228,20 @@ def test_what_prometheus_says_is_what_the_model_generated(
     spent = Spent()
     ports = (port, port + 1)
     with Prometheus(tmp_path, ports, {"groups": []}, every=2) as prometheus:
-        for seed in (5, 6):  # the second serves where the first did
+        # The second serves where the first did, and then all there is can be seen.
+        for seed, meanwhile in (
+            (5, lambda: None),
+            (6, lambda: assert_all_show(prometheus)),
+        ):
             with Receiver() as receiver:
                 monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
                 # It ends in the end: every span has come then.
-                visits, calls = asyncio.run(serve_a_round(seed, port, prometheus))
+                visits, calls = asyncio.run(
+                    serve_a_round(seed, port, prometheus, meanwhile)
+                )
             assert len(visits) == 2 * USERS
             assert [visit for visit in visits if visit.user.kind is Kind.LEAVES]
             spent.add(visits, calls, seen(receiver))
-        assert_all_show(prometheus)
         found = scraped(prometheus, ["hangup_.*", "up"])
     assert_tokens_are_right(found, spent)
     archive = Archive(tmp_path / "month", every=15)

@@ -23,6 +23,7 @@ from support.workers import Workers, total, workers
 
 from hangup.demo.brain import Script
 from hangup.demo.model_server import ModelServer
+from hangup.demo.sockets import hang_up
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -71,7 +72,7 @@ class Browser:
 
     def closes(self) -> None:
         """Close the tab."""
-        self._writer.close()
+        hang_up(self._writer)
 
 
 @dataclass

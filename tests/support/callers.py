@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from hangup.demo.sockets import hang_up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,8 +41,7 @@ class Caller:
 
     def leaves(self) -> float:
         """Hang up, and return when."""
-        self._writer.close()
-        return time.monotonic()
+        return hang_up(self._writer)
 
     async def answer(self) -> Answer:
         """Return the answer; the server closes."""

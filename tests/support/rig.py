@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from openai import AsyncOpenAI
@@ -21,6 +20,7 @@ from support.telemetry import Telemetry, instrumented
 
 from hangup.demo.brain import Script
 from hangup.demo.model_server import ModelServer
+from hangup.demo.sockets import hang_up
 from hangup.servers.asgi import HangupMiddleware
 
 if TYPE_CHECKING:
@@ -191,8 +191,7 @@ class Caller:
 
     def leaves(self) -> float:
         """Hang up, and return when."""
-        self._writer.close()
-        return time.monotonic()
+        return hang_up(self._writer)
 
     async def answer(self) -> tuple[int, dict[str, str], bytes]:
         """Return status, headers and body; the server closes."""

@@ -72,6 +72,8 @@ class Transport(Protocol):
     def stop(self, run_id: str, marker: str, reply: str) -> int:
         """Post a stop for a run, unless one is posted, and publish the one that is.
 
+        With it is posted where its holders acknowledge: to who asked last.
+
         Args:
             run_id: Which run.
             marker: What to post.
@@ -82,7 +84,7 @@ class Transport(Protocol):
         """
 
     def markers(self, run_ids: Sequence[str]) -> list[str | None]:
-        """Return what is posted for each of these runs."""
+        """Return what is posted for each of these runs: its reply, and its marker."""
 
     def now(self) -> int:
         """Return the clock of the bus, in microseconds."""

@@ -31,7 +31,7 @@ from hangup.core.remote import Verdict
 if TYPE_CHECKING:
     from hangup.bus.base import Claim, Subscription, Transport
     from hangup.bus.live import Live
-    from hangup.bus.messages import Listing, Marker, Stop
+    from hangup.bus.messages import Listing, Stop
     from hangup.core.run import Run
 
 T = TypeVar("T")
@@ -86,7 +86,8 @@ class Member:
         self._listings: deque[Listing] = deque(maxlen=_MOST_WAITING)
         self._listening: bool | None = None
         self._speaking = True
-        self._obeying = self._answering = False
+        self._obeying: set[int] = set()  # threads
+        self._answering = False
         self._due = 0.0
         self._clock.forget()
 
@@ -125,8 +126,9 @@ class Member:
     def farewell(self) -> None:
         """Say what is still to be said: the process ends. Blocks a second at most."""
         until = time.monotonic() + _FAREWELL
-        while self._listening and self._speaking and time.monotonic() < until:
-            if not (self._obeying or self._obeyed or self._answering):
+        while self._speaking and time.monotonic() < until:
+            owed = self._obeying or self._obeyed or self._asked_again
+            if not (owed or self._answering):
                 return
             time.sleep(_AFTER_YOU)
 
@@ -204,26 +206,27 @@ class Member:
     def _stop_run(self, stop: Stop) -> None:
         run_id = stop.marker.run_id
         runs = self._live.holding(run_id)
-        self._obeying = True  # of this thread alone: the speaker's have no reply
-        try:
-            self._obey(runs, stop.marker, stop.reply)
-        finally:
-            self._obeying = False
-        if not runs and run_id in self._acknowledged:
+        self._obey(runs, stop)
+        if not runs:  # perhaps any more
             self._asked_again.append((stop.reply, run_id))
             self._wake.set()
 
-    def _obey(self, runs: list[Run], marker: Marker, reply: str) -> None:
+    def _obey(self, runs: list[Run], stop: Stop) -> None:
         """Stop runs as an operator said. Acts in every mode; idempotent."""
-        for run in runs:
-            try:
-                if Verdict(marker.cause, marker.detail).binds(run):
-                    guarded(run.cancel, marker.cause, marker.detail)
-                    time.sleep(_HAND_OVER)
-            finally:  # whatever a callback of the application throws at us
-                # The speaker's: here every step delays the loop that is to stop.
-                self._obeyed.append((reply, run))
-                self._wake.set()
+        marker, here = stop.marker, threading.get_ident()
+        self._obeying.add(here)
+        try:
+            for run in runs:
+                try:
+                    if Verdict(marker.cause, marker.detail).binds(run):
+                        guarded(run.cancel, marker.cause, marker.detail)
+                        time.sleep(_HAND_OVER)
+                finally:  # whatever a callback of the application throws at us
+                    # The speaker's: every step here delays the loop that is to stop.
+                    self._obeyed.append((stop.reply, run))
+                    self._wake.set()
+        finally:
+            self._obeying.discard(here)
 
     def _acknowledge(self, run: Run) -> str | None:
         """Return what the holder of a run answers; None where it has delivered it."""
@@ -310,10 +313,9 @@ class Member:
     def _read(self, run_ids: list[str]) -> None:
         for some in _in_pieces(run_ids):
             for text in self._transport.markers(some):
-                marker = messages.read_marker(text)
-                if marker is not None:
-                    # Nobody waits where this is answered; who asks again is told.
-                    self._obey(self._live.holding(marker.run_id), marker, "")
+                stop = messages.read_stop(text)
+                if stop is not None:
+                    self._obey(self._live.holding(stop.marker.run_id), stop)
 
     def _answer(self, reply: str, texts: list[str]) -> None:
         if reply and texts:
@@ -350,10 +352,12 @@ class Member:
         if self._listening is False:
             return None  # known to be down: nobody waits to learn it again
         try:
-            marker = messages.read_marker(self._transport.markers([run_id])[0])
+            stop = messages.read_stop(self._transport.markers([run_id])[0])
         except BusDown:
             return None
-        return None if marker is None else Verdict(marker.cause, marker.detail)
+        if stop is None:
+            return None
+        return Verdict(stop.marker.cause, stop.marker.detail)
 
 
 def _in_pieces(things: list[T]) -> list[list[T]]:

@@ -112,8 +112,10 @@ class MemoryTransport:
         """Post and publish a stop."""
         with self._memory.changed:
             self._memory.check()
-            posted = self._memory.markers.setdefault(run_id, marker)
-            return self._memory.publish(f"stop {reply} {posted}")
+            posted = self._memory.markers.get(run_id, f"- {marker}")
+            posted = f"{reply} {posted.partition(' ')[2]}"
+            self._memory.markers[run_id] = posted
+            return self._memory.publish(f"stop {posted}")
 
     def markers(self, run_ids: Sequence[str]) -> list[str | None]:
         """Return what is posted."""

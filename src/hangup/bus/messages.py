@@ -93,6 +93,13 @@ def read_marker(text: str | None) -> Marker | None:
         return None
 
 
+def read_stop(text: str | None) -> Stop | None:
+    """Return a reply and the marker behind it; None where these are none."""
+    reply, _, marker = (text or "").partition(" ")
+    found = read_marker(marker)
+    return None if found is None else Stop(reply, found)
+
+
 def write_listing(reply: str, prefix: str) -> str:
     """Return the question who holds runs whose id begins with ``prefix``."""
     return f"list {reply} {prefix or '-'}"
@@ -104,9 +111,7 @@ def read(message: str) -> Stop | Held | Listing | None:
         return None
     kind, _, rest = message.partition(" ")
     if kind == "stop":
-        reply, _, text = rest.partition(" ")
-        marker = read_marker(text)
-        return None if marker is None else Stop(reply, marker)
+        return read_stop(rest)
     words = rest.split(" ")
     if (
         kind == "held"

@@ -37,11 +37,11 @@ _SHARDED_SINCE: Final = 7  # Valkey says that it is a Redis 7
 _NAMESPACE: Final = "hangup"
 
 _STOP: Final = """
-local posted = ARGV[1]
-if not redis.call('SET', KEYS[1], posted, 'NX', 'EX', ARGV[2]) then
-  posted = redis.call('GET', KEYS[1])
-end
-return redis.call(ARGV[3], KEYS[2], 'stop ' .. ARGV[4] .. ' ' .. posted)
+local marker, posted = ARGV[1], redis.call('GET', KEYS[1])
+if posted then marker = string.match(posted, '^%S* (.*)$') or marker end
+posted = ARGV[4] .. ' ' .. marker
+redis.call('SET', KEYS[1], posted, 'EX', ARGV[2])
+return redis.call(ARGV[3], KEYS[2], 'stop ' .. posted)
 """
 
 _CLAIM: Final = """

@@ -7,7 +7,10 @@ in between, and for the harness, which should not spend a second on imports.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -91,13 +94,26 @@ class Connection:
                 return b"".join(parts)
             parts.append(part[:-2])
 
-    def abort(self) -> None:
-        """Close the socket now, whatever is under way."""
-        self._writer.transport.abort()
+    def hang_up(self) -> float:
+        """Close the connection now; see :func:`hang_up`."""
+        return hang_up(self._writer)
 
     def close(self) -> None:
         """Close. Idempotent."""
         self._writer.close()
+
+
+def hang_up(writer: asyncio.StreamWriter) -> float:
+    """Close a connection now, whatever is under way; return when (``time.monotonic``).
+
+    An event loop by itself closes it in its next turn, which on a busy machine may be
+    long after its caller believes to have left.
+    """
+    at = time.monotonic()  # first: nobody hears of it earlier
+    with contextlib.suppress(OSError):  # the other side was faster
+        writer.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+    writer.transport.abort()
+    return at
 
 
 async def get_json(url: str, within: float = 20.0) -> Any:

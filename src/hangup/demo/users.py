@@ -129,8 +129,7 @@ async def ask(url: str, user: User, tag: str) -> Visit:
 
 def _leave(visit: Visit, connection: Connection) -> None:
     if not visit.answered:
-        visit.left = time.monotonic()
-        connection.abort()
+        visit.left = connection.hang_up()
 
 
 def _headers(user: User, tag: str) -> dict[str, str]:

@@ -131,12 +131,16 @@ class Meter:
             texts = template.match_all(data)
             if texts is not None:
                 self.events += len(texts)
-                count = (
-                    self._output.add if kind is not _THOUGHT else self._count_thought
-                )
+                output = self._output
+                count = output.add if kind is not _THOUGHT else self._count_thought
                 for text in texts:
                     count(text)
-                self._mark(now)
+                # As in ``_mark``, which is two frames more: the first has come before,
+                # for it left the template.
+                if output.deltas != self._marked:
+                    self._marked = output.deltas
+                    self._timeline.add(now, output.single, output.grouped)
+                    self.last_token_at = now
                 return
         for block in splitter.feed(data):
             self.events += 1

@@ -58,7 +58,8 @@ class Timeline:
             return
         self._covered += 1
         mark = self._marks[-1]
-        mark[_LAST] = max(now, mark[_LAST])
+        if now > mark[_LAST]:  # noqa: PLR1730  a call less, at every event of a stream
+            mark[_LAST] = now
         mark[_SINGLE] = single
         mark[_GROUPED] = grouped
 

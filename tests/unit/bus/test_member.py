@@ -53,7 +53,8 @@ async def ended_by(
 def post(there: Memory, run_id: str, detail: str = "") -> None:
     """Post a kill without a word: as if it had been said while nobody listened."""
     with there.changed:
-        there.markers[run_id] = write_marker(run_id, Cause.KILLED, detail)
+        marker = write_marker(run_id, Cause.KILLED, detail)
+        there.markers[run_id] = f"operator {marker}"
 
 
 def a_member() -> Member:
@@ -320,6 +321,22 @@ async def test_a_process_that_ends_with_its_run_acknowledges_first(
     assert await ended_by(hangup.run(token=ID), stop) == "killed"
     mine.farewell()
     assert len(joined.replies["r"]) == 1
+
+
+@in_loop
+async def test_a_stop_that_was_found_later_is_acknowledged_to_who_asked_last(
+    url: str, joined: Memory
+) -> None:
+    """The process may end with the run, and never hear the question again."""
+    transport = connect(url)
+    marker = write_marker(ID, Cause.KILLED, "")
+    for reply in ("first", "last"):
+        transport.stop(ID, marker, reply)
+    scope = hangup.run(token=ID, joined=True)
+    assert await ended_by(scope, lambda _run: None) == "killed"
+    a_member().farewell()
+    # Perhaps twice: it may have heard the question, and have read it.
+    assert {json.loads(one)["run"] for one in joined.replies["last"]} == {ID}
 
 
 @in_loop

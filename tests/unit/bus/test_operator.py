@@ -110,17 +110,17 @@ def test_a_stop_is_published_again_for_who_has_just_come(
 def test_a_kill_that_nobody_acknowledges_stays_posted(url: str, there: Memory) -> None:
     result = kill(connect(url), ID, "why", patience=SOON)
     assert (result.holders, result.posted, result.fault) == ([], True, None)
-    marker = messages.read_marker(there.markers[ID])
-    assert marker is not None
-    assert (marker.cause, marker.detail) == ("killed", "why")
+    posted = messages.read_stop(there.markers[ID])
+    assert posted is not None
+    assert (posted.marker.cause, posted.marker.detail) == ("killed", "why")
 
 
 def test_the_first_cause_stays(url: str, there: Memory) -> None:
     kill(connect(url), ID, "first", patience=SOON)
     kill(connect(url), ID, "second", patience=SOON)
-    marker = messages.read_marker(there.markers[ID])
-    assert marker is not None
-    assert marker.detail == "first"
+    posted = messages.read_stop(there.markers[ID])
+    assert posted is not None
+    assert posted.marker.detail == "first"
 
 
 def test_a_bus_that_is_down_is_said_to_be(url: str, there: Memory) -> None:
