@@ -144,8 +144,7 @@ async def test_a_thread_that_is_thrown_out_comes_back(
         await eventually(lambda: thrown.called)
         result = await killed(url)
         assert result.by_opener
-        assert alive() == BOTH
-        assert thrown.called > 1
+        await eventually(lambda: alive() == BOTH and thrown.called > 1)
 
 
 @ENDS
