@@ -22,6 +22,7 @@ from support.stores import directory
 from typer.testing import CliRunner
 
 from hangup.bus import connect
+from hangup.bus.base import BusDown
 from hangup.bus.operator import kill, survey
 from hangup.cli.app import app
 
@@ -234,6 +235,28 @@ def test_a_child_process_is_on_the_bus_too(site: Site) -> None:
         assert kill(transport, run_id, patience=20).by_opener
     assert site.forks.hears()["cause"] == "killed"
     assert site.forks.hears() == {"gauge": 1}, "and so is its parent still"
+
+
+def test_a_question_under_way_fails_where_another_thread_gives_its_connection_back(
+    site: Site,
+) -> None:
+    """As the listener does that finds the bus gone, while the speaker asks."""
+    transport = connect(site.url)
+    ended: list[Exception] = []
+
+    def asks() -> None:
+        try:
+            transport.next_answer("nobody", 1.0)
+        except Exception as error:  # noqa: BLE001  whichever: it is looked at
+            ended.append(error)
+
+    thread = threading.Thread(target=asks)
+    thread.start()
+    with contextlib.closing(site.server.client()) as admin:
+        eventually(lambda: any(one["cmd"] == "blpop" for one in admin.client_list()))
+    transport.close()
+    thread.join(10)
+    assert [type(error) for error in ended] == [BusDown]
 
 
 class Restarts:

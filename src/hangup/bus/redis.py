@@ -8,6 +8,7 @@ When the slot moves, the connection counts as lost, and the node is found anew.
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from contextlib import contextmanager
@@ -65,11 +66,24 @@ return holders
 """
 
 
+def _call(
+    client: redis.Redis, script: str, keys: Sequence[str], words: Sequence[str]
+) -> Any:
+    """Run a script, by its name where the bus knows it: it need not be read again."""
+    untyped: Any = client
+    name = hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
+    try:
+        return untyped.evalsha(name, len(keys), *keys, *words)
+    except redis.exceptions.NoScriptError:
+        return untyped.eval(script, len(keys), *keys, *words)
+
+
 @contextmanager
 def _reaching() -> Iterator[None]:
     try:
         yield
-    except (redis.RedisError, OSError) as error:
+    # A connection that another thread closes under us is a closed file to its buffer.
+    except (redis.RedisError, OSError, ValueError) as error:
         raise BusDown(f"{type(error).__name__}: {error}") from error
 
 
@@ -269,8 +283,7 @@ class RedisTransport:
         with self._asking() as client:
             keys = (self._marker(run_id), self._channel)
             words = (marker, str(MARKER_TTL), self._publish, reply)
-            told: Any = client.eval(_STOP, len(keys), *keys, *words)
-            return int(told)
+            return int(_call(client, _STOP, keys, words))
 
     def markers(self, run_ids: Sequence[str]) -> list[str | None]:
         """Return what is posted."""
@@ -291,7 +304,7 @@ class RedisTransport:
         named = [word for one in claims for word in (one.run_id, str(one.rank))]
         with self._asking() as client:
             words = [str(HELD_TTL), self._publish, *named]  # known once connected
-            held: Any = client.eval(_CLAIM, len(keys) + 1, self._channel, *keys, *words)
+            held: Any = _call(client, _CLAIM, (self._channel, *keys), words)
         parts = [one.partition(" ") for one in held]
         return [Holder(int(rank), run_id) for rank, _, run_id in parts]
 

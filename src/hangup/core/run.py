@@ -390,9 +390,9 @@ class Run:
             self._timer.again(call_at, self.token.deadline.at, weakly(self._poll))
 
     def _abandoned(self, _abandonment: Abandonment) -> None:
-        self._stop_timer()
         registry.notify("abandoned", self)
         self.work.abandoned()
+        self._stop_timer()
 
     def _stop_timer(self) -> None:
         self._timer.stop()
