@@ -63,7 +63,9 @@ class Watched:
         self._exchange = exchange
         legible, self._inflate = decoding(encoding)
         self.meter = exchange.meter if exchange is not None and legible else None
-        self._now = (SYSTEM_CLOCK if run is None else run.clock).monotonic
+        # What most answers are: fed as they come, without the frame that ``feed`` is.
+        self.plain = None if self._inflate is not None else self.meter
+        self.now = (SYSTEM_CLOCK if run is None else run.clock).monotonic
         if exchange is not None:
             exchange.legible = legible
 
@@ -87,9 +89,9 @@ class Watched:
         if meter is None:
             return
         if inflate is None:
-            meter.feed(data, self._now())
+            meter.feed(data, self.now())
             return
-        now = self._now()
+        now = self.now()
         for piece in inflate(data):
             meter.feed(piece, now)
 
@@ -107,7 +109,7 @@ class Watched:
             return
         exchange.complete = complete
         if self.meter is not None:
-            self.meter.close(self._now())
+            self.meter.close(self.now())
         exchanges.end(exchange)
 
 
@@ -172,12 +174,13 @@ class AsyncBody(Body):
 class _AsyncReader:
     """Reads a body. It goes with the loop that reads: then nobody can read on."""
 
-    __slots__ = ("_body", "_next", "_watched")
+    __slots__ = ("_body", "_next", "_now", "_plain", "_watched")
 
     def __init__(self, body: AsyncBody, inner: Any, watched: Watched) -> None:
         self._body = body
         self._next = inner.__aiter__().__anext__
         self._watched = watched
+        self._plain, self._now = watched.plain, watched.now
         task = current_task()
         watched.reader = None if task is None else weakref.ref(task)
         guarded(watched.read_here)
@@ -208,7 +211,10 @@ class _AsyncReader:
             watched.reading -= 1
         if watched.meter is not None:
             try:
-                watched.feed(data)
+                if (plain := self._plain) is not None:
+                    plain.feed(data, self._now())
+                else:
+                    watched.feed(data)
             except Exception as error:  # noqa: BLE001  any fault of ours
                 fault("Watched.feed", error)
         return data

@@ -36,6 +36,7 @@ class Template:
         "_last",
         "_middle",
         "_start",
+        "_twice",
     )
 
     def __init__(self, pieces: list[bytes], text_slot: int) -> None:
@@ -52,6 +53,7 @@ class Template:
         self._begin = len(self._start)
         self._end = -len(self._ended)
         self._around = len(self._start) + len(self._ended)
+        self._twice = 2 * self._around
 
     def match(self, block: bytes) -> bytes | None:
         """Return the text of an event that fits, in UTF-8; None for any other."""
@@ -87,7 +89,7 @@ class Template:
         inside = data[self._begin : self._end]
         texts = [inside]
         # Splitting at a long separator is dear even where it cannot be.
-        if len(data) > 2 * self._around:
+        if len(data) > self._twice:
             texts = inside.split(self._ended + self._start)
             inside = b"".join(texts)
         if _QUOTE in inside or _LINE_FEED in inside or _BACKSLASH in inside:
