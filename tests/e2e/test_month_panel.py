@@ -96,9 +96,7 @@ class Crowd:
                 self.visits.append(visit)
             if self._draw.random() < 0.4:
                 await asyncio.sleep(self._draw.uniform(0.1, 1.5))
-                caller.leaves()
-                await asyncio.sleep(0)  # the loop closes the socket at its next turn
-                visit.left = time.monotonic()
+                visit.left = caller.leaves()
                 await log.wait_for(lambda: visit.call.closed is not None, 30)  # noqa: B023
             else:
                 self.answers.append((await caller.answer())[0])

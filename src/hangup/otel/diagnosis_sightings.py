@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from wrapt import register_post_import_hook, wrap_function_wrapper
 
 from hangup.core.guard import guarded
-from hangup.otel import calls, exchanges, hosts, names
+from hangup.otel import calls, exchanges, forks, hosts, names
 from hangup.otel.call import MODEL_CALLS
 from hangup.otel.context import run_in
 
@@ -48,6 +48,11 @@ class Sightings:
         self.destructive: set[str] = set()
         self.model_calls: Counter[str] = Counter()
         self.samples: dict[str, Counter[tuple[tuple[str, str], ...]]] = {}
+
+    def after_fork(self) -> None:
+        """Forget what the parent process counted: it tells of that itself."""
+        self.tools, self.model_calls = Counter(), Counter()
+        self.samples = {}
 
     def host_denied(self, host: str) -> None:
         """Note a host that a run called and that was told nothing of it."""
@@ -106,6 +111,7 @@ def _room(seen: Counter[Any], key: object) -> bool:
 def watch(instrumentor: HangupInstrumentor) -> None:
     """Take note of what this instrumentor's parts see. Idempotent."""
     hosts.on_denied(partial(guarded, SEEN.host_denied))
+    forks.first(SEEN.after_fork)
     _watch_requests()
     _watch_mcp()
     recorder = getattr(instrumentor, "_recorder", None)

@@ -127,16 +127,14 @@ class Meter:
         # Mostly a chunk is one event, or some, that look like the last one did.
         kept = self._templates.kept
         if kept and splitter.between:
-            template, kind = kept[0]
-            texts = template.match_all(data)
+            texts = kept[0][0].match_all(data)
             if texts is not None:
                 self.events += len(texts)
-                output = self._output
-                count = output.add if kind is not _THOUGHT else self._count_thought
+                output, thought = self._output, kept[0][1] is _THOUGHT
+                count = self._count_thought if thought else output.add
                 for text in texts:
                     count(text)
-                # As in ``_mark``, which is two frames more: the first has come before,
-                # for it left the template.
+                # As in ``_mark``, without its frames: the first token has come before.
                 if output.deltas != self._marked:
                     self._marked = output.deltas
                     self._timeline.add(now, output.single, output.grouped)
@@ -321,10 +319,8 @@ class Meter:
     def _begin(self, data: bytes) -> SseSplitter | JsonSplitter:
         # The first byte tells: no line of an event stream begins like JSON.
         self.streamed = not data.startswith(b"{")
-        if data.startswith((b"{", b"[")):
-            self._splitter = JsonSplitter()
-        else:
-            self._splitter = SseSplitter()
+        whole = data.startswith((b"{", b"["))
+        self._splitter = JsonSplitter() if whole else SseSplitter()
         return self._splitter
 
     def _mark(self, now: float) -> None:

@@ -158,6 +158,23 @@ def test_after_uninstrumenting_no_client_passes_our_layer() -> None:
     assert facts["clients"]["wire"] == {"httpx": False, "httpx2": False}
 
 
+def told_by_a_child() -> str:
+    """What a forked process tells before it has done anything."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:  # pragma: no cover  another process
+        [source] = _sources([facts := diagnosis_facts.collect()])
+        spent = source.total(names.TOKENS, fate="delivered")
+        os.write(writing, f"{facts['seen']['model_calls']} {spent}".encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        told = pipe.read()
+    os.waitpid(child, 0)
+    return told
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_what_the_checks_judge_by_is_told_by_the_process_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -175,8 +192,11 @@ def test_what_the_checks_judge_by_is_told_by_the_process_itself(
             used(span, 7, 3)
         assert telemetry.total(names.TOKENS) == 10
         [source] = _sources([diagnosis_facts.collect()])
+        in_a_child = told_by_a_child()
     assert source.total(names.TOKENS, fate="delivered") == 10
     assert source.total(names.METERED_TOKENS, in_run="true") == 10
+    # A worker that was forked tells of its own: the master tells of the rest.
+    assert in_a_child == "{} 0"
 
 
 def test_a_provider_that_only_we_were_given_is_the_one_that_is_told() -> None:
