@@ -203,8 +203,8 @@ async def _answered(bench: Bench, worker: Worker) -> None:
     await _booked(worker, "left", sunk=28)
 
 
-async def _retried(bench: Bench) -> None:
-    """A retry never runs past the stop, however it comes."""
+async def _delayed(bench: Bench, worker: Worker) -> None:
+    """A retry, or a task for later, never runs past the stop, however it comes."""
 
     async def killed() -> None:
         bench.model.script("again", SHORT)
@@ -228,9 +228,36 @@ async def _retried(bench: Bench) -> None:
         await asyncio.sleep(RETRY_DUE)
         assert len(bench.of("past")) <= 1
 
+    async def by_the_board() -> None:
+        """Under a key of one's own nothing is cancelled: what begins looks itself."""
+        for model in ("own", "later"):
+            bench.model.script(model, SHORT)
+        soon = datetime.now(UTC) + timedelta(seconds=2)
+        with contextlib.suppress(hangup.RunCancelled):
+            async with hangup.run(30) as run:
+                await bench.docket.add(ask, key="later", when=soon)("later")
+                await bench.docket.add(again, key="own")("own")
+                await bench.begun("own", 8)
+                await bench.late("own", 0.0)
+                run.cancel("killed")
+        await asyncio.sleep(RETRY_DUE)
+        assert len(bench.of("own")) == 1
+        assert bench.of("later") == []
+
+    async def in_time() -> None:
+        """What was delayed is part of the run all the same, and is booked on it."""
+        bench.model.script("delayed", SHORT)
+        soon = datetime.now(UTC) + timedelta(seconds=1)
+        async with hangup.run(30, name="user"):
+            sent = await bench.docket.add(ask, when=soon)("delayed")
+            assert await sent.get_result(timeout=WAIT)
+        await _booked(worker, "delayed", delivered=28)
+
     async with asyncio.TaskGroup() as group:
         group.create_task(killed())
         group.create_task(past())
+        group.create_task(by_the_board())
+        group.create_task(in_time())
 
 
 async def _tree(bench: Bench) -> None:
@@ -297,7 +324,7 @@ def test_a_run_and_what_it_added_to_a_docket() -> None:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(_killed(bench, worker))
                     group.create_task(_answered(bench, worker))
-                    group.create_task(_retried(bench))
+                    group.create_task(_delayed(bench, worker))
                     group.create_task(_tree(bench))
                     group.create_task(_named(bench))
                     group.create_task(_outlives(bench))

@@ -217,7 +217,7 @@ class _Responses(registry.RunObserver):
 
     def abandoned(self, run: Run) -> None:
         """Have the responses of a stopped run cancelled."""
-        if run.work.acts:
+        if self._open and run.work.acts:
             ours = run.work.encloses
             everything = tuple(self._open.values())
             self._cancel(one for one in everything if ours(one.exchange.run))

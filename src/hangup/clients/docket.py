@@ -14,7 +14,8 @@ Nothing is to be done for it but ``hangup.instrument()`` on both sides, or
   may be another's task by now: they stop by the board. In ``refuse`` none is begun, and
   what runs goes on.
 
-Who waits in ``get_result`` is stopped by the run itself. A retry carries the run too.
+Who waits in ``get_result`` is stopped by the run itself. A retry carries the run too,
+and so does a task for later, if that is before the run's deadline.
 The line on the run (see :mod:`hangup.otel.board`) is in docket's own Redis. What stops
 a run must happen while the event loop runs that added its tasks; after that only the
 deadline is left, which came with the task.
@@ -183,6 +184,11 @@ def _tie(execution: Any, prepared: Any) -> None:
         again = errands.headers(run)
     message: dict[bytes, bytes] = prepared[0]["message"]
     message.update({name.encode(): text.encode() for name, text in again.items()})
+    if not prepared[1]:
+        clerk = _sender.clerk_of(execution.docket)
+        clerk.submit(
+            functools.partial(docket_tasks.park, execution.docket, message, again)
+        )
 
 
 def _run_for(execution: Any) -> Run | None:

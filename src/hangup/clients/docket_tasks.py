@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import functools
+import json
 import math
 import time
 import weakref
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     Done = Coroutine[Any, Any, Any]
 
 _ATTRIBUTE: Final = "_hangup"
+_DAY: Final = 86_400  # seconds
+_WHEN: Final = "when"
 _LOOK: Final = 1.0
 """Seconds that a task which was cut waits, at most, to hear why."""
 
@@ -95,9 +98,48 @@ def _note(execution: Any, message: dict[bytes, bytes]) -> None:
 
     errand = errands.read(header)
     if errand is not None:
-        # Found out now: the time the worker takes until it begins counts too.
-        at = SYSTEM_CLOCK.monotonic() + errands.left_of(errand, None)
-        setattr(execution, _ATTRIBUTE, (errand, at))
+        _keep(execution, errand)
+
+
+def _keep(execution: Any, errand: Errand) -> None:
+    # Found out now: the time the worker takes until it begins counts too.
+    at = SYSTEM_CLOCK.monotonic() + errands.left_of(errand, None)
+    setattr(execution, _ATTRIBUTE, (errand, at))
+
+
+async def park(
+    docket: Any, message: dict[bytes, bytes], headers: dict[str, str]
+) -> None:
+    """Keep the headers of a task that waits for its time, as a delayed retry does.
+
+    Of its message docket (0.27) hands on what it wrote itself, and drops the rest.
+    """
+    inbound = wire.decode_header(headers[wire.HEADER])
+    left = None if inbound is None else inbound.left
+    text = json.dumps({**headers, _WHEN: message[b"when"].decode()})
+    async with docket.redis() as redis:
+        name = board_name(docket, f"parked.{message[b'key'].decode()}")
+        await redis.set(name, text, ex=_DAY if left is None else math.ceil(left) + 1)
+
+
+async def _recall(docket: Any, execution: Any) -> Errand | None:
+    """Return what was kept of a task when it had to wait; None where nothing was."""
+    try:
+        async with docket.redis() as redis:
+            text = await redis.get(board_name(docket, f"parked.{execution.key}"))
+        headers = {} if text is None else dict(json.loads(text))
+    except Exception as error:  # noqa: BLE001  Redis is down, or no text of ours
+        warn_once(
+            "docket parked",
+            "Redis could not be asked for the run of a delayed task: %r; it goes on as "
+            "nobody's (said once per process)",
+            error,
+        )
+        return None
+    # The key may be that of another task by now.
+    if headers.pop(_WHEN, "") != execution.when.isoformat():
+        return None
+    return errands.read(headers.get)
 
 
 def carried_again(execution: Any) -> dict[str, str] | None:
@@ -119,6 +161,10 @@ def _execute(original: Any, patch: Patch) -> Callable[..., Done]:
     @functools.wraps(original)
     async def execute(self: Any, execution: Any, *args: Any, **kwargs: Any) -> Any:
         errand, _ = getattr(execution, _ATTRIBUTE, (None, 0.0))
+        if patch.active and errand is None:
+            errand = await _recall(self.docket, execution)
+            if errand is not None:
+                _keep(execution, errand)
         if patch.active and errand is not None:
             _now.set((self.docket, execution.key, errand))
             guarded(_wrap, execution)

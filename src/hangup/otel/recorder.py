@@ -280,7 +280,8 @@ class Recorder(registry.RunObserver):
 
     def abandoned(self, run: Run) -> None:  # noqa: ARG002  whichever it is
         """Settle, before the fate of what the run spent is decided."""
-        self.settle()
+        if self._pending:
+            self.settle()
 
     def delivered(self, run: Run) -> None:  # noqa: ARG002  whichever it is
         """Settle, likewise."""
@@ -343,11 +344,8 @@ class Recorder(registry.RunObserver):
             if not pending or most <= 0:
                 return
         # Another thread is at it, or has been interrupted in it by a finaliser here.
-        if (
-            len(pending) >= self._backlog.limit
-            and self._settler != here
-            and loop_here() is None
-        ):
+        many = len(pending) >= self._backlog.limit
+        if many and self._settler != here and loop_here() is None:
             self._backlog.give_way()
 
     def _enter(self, call: Call) -> None:
