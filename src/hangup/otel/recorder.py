@@ -41,8 +41,9 @@ _MOST_OPEN = 10_000
 _MOST_NESTED = 4_096
 # Calls that have ended and wait for a turn of the loop; their spans are kept for it.
 _MOST_PENDING = 256
-# Of those that another thread is to see to, and does not come to.
-_MANY_PENDING = 1_000
+# Of those that another thread is to see to, and does not come to: threads wait for it
+# from here on, and event loops, which do not, lose the oldest beyond the second.
+_MANY_PENDING, _MOST_UNSETTLED = 1_000, 10_000
 
 
 class Recorder(registry.RunObserver):
@@ -72,7 +73,7 @@ class Recorder(registry.RunObserver):
         # Calls that have ended and are not in the books, runs that are over, and the
         # loop whose next turn will see to them. The lock is never waited for: who holds
         # it goes on until nothing is left, and a finaliser may come by in the middle.
-        self._pending: deque[Call | Run] = deque(maxlen=_MOST_OPEN)
+        self._pending: deque[Call | Run] = deque(maxlen=_MOST_UNSETTLED)
         self._backlog = Backlog(self._pending, _MANY_PENDING)
         self._due_on: asyncio.AbstractEventLoop | None = None
         self._settling = threading.Lock()
