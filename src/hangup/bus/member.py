@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import random
 import socket
 import threading
 import time
@@ -24,7 +23,7 @@ from hangup.bus import messages
 from hangup.bus.base import BusDown, Holder
 from hangup.bus.live import row_of
 from hangup.bus.threads import Threads
-from hangup.bus.timing import Clock, Pause
+from hangup.bus.timing import Clock, Pause, chance
 from hangup.core.guard import fault, guarded
 from hangup.core.remote import Verdict
 
@@ -296,7 +295,7 @@ class Member:
             self._list(self._listings.popleft())
         if time.monotonic() >= self._due:
             # Before it is read: who asks for another meanwhile is not forgotten.
-            wait = self._reconcile * random.uniform(0.5, 1.5)  # noqa: S311  no secret
+            wait = self._reconcile * chance.uniform(0.5, 1.5)
             self._due = time.monotonic() + wait
             self._clock.ask()
             self._claim(self._live.take_claims(self._clock.at, all_of_them=True))

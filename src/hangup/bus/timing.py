@@ -18,6 +18,9 @@ LONGEST_PAUSE: Final = 1.0
 _TRUSTED: Final = 300.0  # seconds after which two clocks may have drifted apart
 _TIMES: Final = 4
 
+chance: Final = random.SystemRandom()
+"""Not the module's own: an application may have seeded that, and counts on it."""
+
 
 class Pause:
     """How long to wait before the next attempt: longer each time, never the same."""
@@ -32,7 +35,7 @@ class Pause:
     def length(self) -> float:
         """Return seconds, of which half are by chance."""
         now, self._next = self._next, min(2 * self._next, LONGEST_PAUSE)
-        return now * random.uniform(0.5, 1.0)  # noqa: S311  no secret
+        return now * chance.uniform(0.5, 1.0)
 
 
 class Clock:
