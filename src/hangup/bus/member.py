@@ -25,12 +25,12 @@ from hangup.bus.live import row_of
 from hangup.bus.threads import Threads
 from hangup.bus.timing import Clock, Pause, chance
 from hangup.core.guard import fault, guarded
-from hangup.core.remote import Verdict
 
 if TYPE_CHECKING:
     from hangup.bus.base import Claim, Subscription, Transport
     from hangup.bus.live import Live
     from hangup.bus.messages import Listing, Stop
+    from hangup.core.remote import Verdict
     from hangup.core.run import Run
 
 T = TypeVar("T")
@@ -212,13 +212,13 @@ class Member:
 
     def _obey(self, runs: list[Run], stop: Stop) -> None:
         """Stop runs as an operator said. Acts in every mode; idempotent."""
-        marker, here = stop.marker, threading.get_ident()
+        verdict, here = stop.marker.verdict, threading.get_ident()
         self._obeying.add(here)
         try:
             for run in runs:
                 try:
-                    if Verdict(marker.cause, marker.detail).binds(run):
-                        guarded(run.cancel, marker.cause, marker.detail)
+                    if verdict.binds(run):
+                        guarded(run.cancel, verdict.cause, verdict.detail)
                         time.sleep(_HAND_OVER)
                 finally:  # whatever a callback of the application throws at us
                     # The speaker's: every step here delays the loop that is to stop.
@@ -354,9 +354,7 @@ class Member:
             stop = messages.read_stop(self._transport.markers([run_id])[0])
         except BusDown:
             return None
-        if stop is None:
-            return None
-        return Verdict(stop.marker.cause, stop.marker.detail)
+        return None if stop is None else stop.marker.verdict
 
 
 def _in_pieces(things: list[T]) -> list[list[T]]:

@@ -14,6 +14,7 @@ import json
 from typing import NamedTuple
 
 from hangup.core.cause import Cause
+from hangup.core.remote import Verdict
 
 MOST_DETAIL = 500  # characters
 _MOST_TEXT = 65_536
@@ -34,6 +35,11 @@ class Marker(NamedTuple):
     run_id: str
     cause: Cause
     detail: str
+
+    @property
+    def verdict(self) -> Verdict:
+        """What it says, whichever run it is of."""
+        return Verdict(self.cause, self.detail)
 
 
 class Stop(NamedTuple):

@@ -8,7 +8,6 @@ When the slot moves, the connection counts as lost, and the node is found anew.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from contextlib import contextmanager
@@ -64,18 +63,6 @@ for i = 2, #KEYS do
 end
 return holders
 """
-
-
-def _call(
-    client: redis.Redis, script: str, keys: Sequence[str], words: Sequence[str]
-) -> Any:
-    """Run a script, by its name where the bus knows it: it need not be read again."""
-    untyped: Any = client
-    name = hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
-    try:
-        return untyped.evalsha(name, len(keys), *keys, *words)
-    except redis.exceptions.NoScriptError:
-        return untyped.eval(script, len(keys), *keys, *words)
 
 
 @contextmanager
@@ -283,7 +270,8 @@ class RedisTransport:
         with self._asking() as client:
             keys = (self._marker(run_id), self._channel)
             words = (marker, str(MARKER_TTL), self._publish, reply)
-            return int(_call(client, _STOP, keys, words))
+            stop: Any = client.register_script(_STOP)  # sent by its hash, once known
+            return int(stop(keys, words))
 
     def markers(self, run_ids: Sequence[str]) -> list[str | None]:
         """Return what is posted."""
@@ -304,7 +292,8 @@ class RedisTransport:
         named = [word for one in claims for word in (one.run_id, str(one.rank))]
         with self._asking() as client:
             words = [str(HELD_TTL), self._publish, *named]  # known once connected
-            held: Any = _call(client, _CLAIM, (self._channel, *keys), words)
+            claim: Any = client.register_script(_CLAIM)
+            held: Any = claim((self._channel, *keys), words)
         parts = [one.partition(" ") for one in held]
         return [Holder(int(rank), run_id) for rank, _, run_id in parts]
 

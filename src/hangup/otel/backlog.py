@@ -2,9 +2,8 @@
 
 A thread that computes may have the interpreter's lock nearly to itself: whoever waits
 for it is given it after 5 ms at the earliest, and may then only find that it was free
-for a moment and is taken again. A thread that opened and closed runs back to back got
-so far ahead of the one that counts them that after 90,000 runs 470,000 measurements
-were queued, and with them the runs.
+for a moment and is taken again. A thread that opens and closes runs back to back gets
+ahead of the one that counts them, and what is queued keeps the runs alive.
 """
 
 from __future__ import annotations

@@ -310,7 +310,7 @@ class Recorder(registry.RunObserver):
         Args:
             patience: How many seconds to wait for another thread that is at it. Not to
                 be given where something is locked that entering a call may need.
-            most: How many to enter, at least; then others may have their turn.
+            most: How many to enter; then others may have their turn.
         """
         # First: a turn that finds the lock taken has had its use all the same.
         self._due_on = None
