@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from hangup.errors import ConfigError
+
 
 class Cause(StrEnum):
     """The closed list of causes. The first one wins, for ever."""
@@ -36,3 +38,16 @@ class Abandonment:
     at: float
     noticed_at: float
     inherited: bool = False
+
+
+def read_cause(value: Cause | str) -> Cause:
+    """Return the cause that ``value`` names.
+
+    Raises:
+        ConfigError: It names none; says which there are.
+    """
+    try:
+        return Cause(value)
+    except ValueError:
+        choices = ", ".join(Cause)
+        raise ConfigError("cause", value, f"choose one of {choices}") from None

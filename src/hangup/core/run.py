@@ -11,7 +11,7 @@ from hangup.config import Mode, OnDisconnect
 from hangup.core import admission, registry
 from hangup.core.absence import Absence
 from hangup.core.alarm import Alarm, weakly
-from hangup.core.cause import Abandonment, Cause
+from hangup.core.cause import Abandonment, Cause, read_cause
 from hangup.core.clock import timer_of
 from hangup.core.current import position
 from hangup.core.guard import guarded
@@ -49,6 +49,8 @@ class Run:
         closed_at: When the scope was left, or None.
         ledger: A slot for the layer that keeps the run's accounts.
         place: Where the rollout's rules look for it; None of one opened in code.
+        plain: It is spending and not over, and no setting picks among its calls. While
+            that, its token and its root's say so, every call may start.
         origin: A slot for the layer that keeps the context the run was opened in.
         statement: A slot for the layer that tells of the run when it is over.
         span: A slot for the layer that keeps the span the run is seen by.
@@ -76,6 +78,7 @@ class Run:
         "origin",
         "parent",
         "place",
+        "plain",
         "root",
         "settings",
         "span",
@@ -110,6 +113,7 @@ class Run:
         self.id: str = (run_id or new_token_id()) if parent is None else parent.id
         self.joined: bool = joined
         self.latent: bool = latent
+        self.plain = False
         self.caller: str = "unknown"
         self.clock: Clock = deadline.clock
         self.started_at: float = self.clock.monotonic()
@@ -138,8 +142,6 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run {self.name!r} {self.id[:8]} {self.mode} {self.state}>"
-
-    # What it is
 
     @property
     def deadline(self) -> Deadline:
@@ -195,8 +197,6 @@ class Run:
             return here.shield.deadline.remaining()
         return self.token.deadline.remaining()
 
-    # Asking
-
     def check(self, needs: float = 0.0) -> None:
         """Stop here unless a spending call may start.
 
@@ -220,8 +220,6 @@ class Run:
         """Return the ordinary error for this run's abandonment."""
         return error_of(self)
 
-    # Acting
-
     def cancel(
         self,
         cause: Cause | str = Cause.KILLED,
@@ -244,11 +242,7 @@ class Run:
         Raises:
             ConfigError: The cause is not one of :class:`Cause`.
         """
-        try:
-            cause = Cause(cause)
-        except ValueError:
-            choices = ", ".join(Cause)
-            raise ConfigError("cause", cause, f"choose one of {choices}") from None
+        cause = read_cause(cause)
         now = self.clock.monotonic()
         effect = now if at is None else min(max(at, self.started_at), now)
         with self._lock:
@@ -283,7 +277,7 @@ class Run:
         if not self.token.finish(now):
             return False
         with self._lock:
-            self.delivered_at = now
+            self.delivered_at, self.plain = now, False
         self._stop_timer()
         registry.notify("delivered", self)
         self._on_deliver.happened(self)
@@ -333,6 +327,9 @@ class Run:
 
     def start(self) -> None:
         """Announce the run and arm its deadline. Called once, by the scope."""
+        with self._lock:
+            over = self.delivered_at is not None or self.closed_at is not None
+            self.plain = not (over or self.settings.needs or self.settings.irreversible)
         registry.add(self)
         registry.notify("started", self)
         # First: who answers for the run may do so on another thread, and what observers
@@ -348,7 +345,8 @@ class Run:
         if self.absence.left_at is not None:
             self.absence.close()
         self._stop_timer()
-        self.closed_at = self.clock.monotonic()
+        with self._lock:
+            self.closed_at, self.plain = self.clock.monotonic(), False
         registry.remove(self)
         if not self.latent:
             registry.notify("closed", self)

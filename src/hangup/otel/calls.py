@@ -51,6 +51,7 @@ _TABLE: Final[tuple[tuple[str, dict[str, str]], ...]] = (
         {"chat": INFERENCE, "completion": INFERENCE, "embedding": EMBEDDINGS},
     ),
 )
+_OPERATION, _OPERATIONS = _TABLE[0]
 # A span that logfire makes when a stream is over, to tell what it used: it stands
 # beside the span of the call, which has ended without knowing, and lasts no time.
 _REPORT: Final = ("logfire.span_type", "log")
@@ -74,8 +75,13 @@ def kind_of(attributes: Mapping[str, object] | None) -> str | None:
 
 def kind_among(attributes: Mapping[str, object]) -> str | None:
     """Return the same of attributes that are known to have one of ``DECIDING``."""
+    # Of nearly every call the first line of the table tells, at a third of the price.
+    value = attributes.get(_OPERATION)
+    kind = _OPERATIONS.get(value) if value.__class__ is str else None
     if _REPORT[0] in attributes and is_report(attributes):
         return None
+    if kind is not None:
+        return kind
     for attribute, kinds in _TABLE:
         if attribute in attributes:
             value = attributes[attribute]

@@ -7,6 +7,7 @@ They are made from the live run when a request leaves (see ``propagator``).
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from opentelemetry import context as context_api
@@ -22,15 +23,21 @@ if TYPE_CHECKING:
 
     from hangup.core.run import Run
 
-# The runtime's own method where there is one: the module's is a frame on top.
-_get_current = getattr(context_api, "_RUNTIME_CONTEXT", context_api).get_current
+# What the module's function asks, where that is to be had: every span comes by, and
+# the function is two frames of Python around one look-up.
+_RUNTIME = getattr(context_api, "_RUNTIME_CONTEXT", context_api)
+_VARIABLE = getattr(_RUNTIME, "_current_context", None)
+get_current: Callable[[], Context] = (
+    _VARIABLE.get if isinstance(_VARIABLE, ContextVar) else _RUNTIME.get_current
+)
+"""Returns the current OpenTelemetry context, as ``opentelemetry.context`` does."""
 POSITION_KEY = context_api.create_key("hangup-position")
 INBOUND_KEY = context_api.create_key("hangup-inbound")
 
 
 def position_in(context: Context | None) -> Position | None:
     """Return the position in ``context``; of the present code where it says nothing."""
-    where = _get_current() if context is None else context
+    where = get_current() if context is None else context
     found: Position | None = where.get(POSITION_KEY)  # type: ignore[assignment]  # ours
     if found is None:
         found = POSITION.get()

@@ -9,9 +9,7 @@ from a pool thread. Here the span is created first, so that every processor gets
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import sys
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,18 +17,15 @@ from opentelemetry import trace
 from opentelemetry.sdk import trace as sdk_trace
 from opentelemetry.sdk.trace import Span as SdkSpan
 from opentelemetry.sdk.trace import Tracer
-from opentelemetry.trace import NoOpTracer, SpanKind, StatusCode
+from opentelemetry.trace import NoOpTracer, SpanKind
 
 from hangup.core import registry
 from hangup.core.admission import admit, stop_here
-from hangup.core.cause import Cause
-from hangup.core.current import current_run
 from hangup.core.guard import fault, guarded
-from hangup.core.unwind import stems_from_stop
-from hangup.errors import RunAbandoned, Stop
-from hangup.otel import calls, marks, names, runspan
+from hangup.otel import calls, marks, runspan
 from hangup.otel.call import Call, least_time
-from hangup.otel.context import position_in
+from hangup.otel.context import POSITION_KEY, get_current, position_in
+from hangup.otel.quiet import QuietSpans
 from hangup.otel.twins import twin_of
 
 if TYPE_CHECKING:
@@ -86,8 +81,9 @@ class Guard:
             self.begin()
             registry.add_observer(self._would)
         self._patch(Tracer, "start_span", self._wrap_start)
-        self._patch(SdkSpan, "set_status", self._wrap_status)
-        self._patch(SdkSpan, "record_exception", self._wrap_exception)
+        quiet = QuietSpans(self._watched)
+        self._patch(SdkSpan, "set_status", quiet.wrap_status)
+        self._patch(SdkSpan, "record_exception", quiet.wrap_exception)
 
     def install_without_sdk(self) -> None:
         """Guard the tracers that record nothing. Idempotent.
@@ -119,13 +115,13 @@ class Guard:
 
     def _wrap_start(self, start_span: Callable[..., Span]) -> Any:
         watched = self._watched
-        inside = self._recorder.inside
+        live = self._recorder.live
         unseen = runspan.unseen
         open_call = self._open
         note_span = self._note_span
         deciding = calls.DECIDING
         kind_of = calls.kind_among
-        told = self._is_told
+        tool, told = calls.TOOL, self._is_told
 
         @functools.wraps(start_span)
         def guarded_start_span(
@@ -137,6 +133,10 @@ class Guard:
             *args: Any,
             **kwargs: Any,
         ) -> Span:
+            # Looked up once for all: of None, the SDK looks it up three times, and a
+            # processor that works on another thread would find that thread's.
+            if context is None:
+                context = get_current()
             # The span first: then its parent is known without another look at the
             # context, and every processor has heard of one that is refused.
             if args or kwargs:
@@ -145,13 +145,15 @@ class Guard:
                 )
             else:  # the usual call, at half the price
                 span = start_span(tracer, name, context, kind, attributes)
-            if id(tracer.span_processor) not in watched:
-                return span
             # Most spans are no calls and have none of these: one step says so.
             if attributes and not deciding.isdisjoint(attributes):
                 call_kind = kind_of(attributes)
-                if call_kind is not None and not (
-                    call_kind == calls.TOOL and guarded(told, span, name, kind, context)
+                if (
+                    call_kind is not None
+                    and id(tracer.span_processor) in watched
+                    and not (
+                        call_kind == tool and guarded(told, span, name, kind, context)
+                    )
                 ):
                     try:
                         refusal = open_call(span, call_kind, context, kind, attributes)
@@ -161,7 +163,7 @@ class Guard:
                     if refusal is not None:
                         raise refusal
                     return span
-            if inside or unseen:
+            if (live or unseen) and id(tracer.span_processor) in watched:
                 guarded(note_span, span, context)
             return span
 
@@ -210,7 +212,7 @@ class Guard:
     def _note_span(self, span: Span, context: Context | None) -> None:
         """See to a span that is no call: it may stand in one, or show a run."""
         parent = getattr(span, "parent", None)
-        if self._recorder.inside:
+        if self._recorder.live:
             # A span that the sampler dropped does not know its parent.
             around = parent or trace.get_current_span(context).get_span_context()
             self._recorder.nest(span.get_span_context().span_id, around.span_id)
@@ -224,7 +226,7 @@ class Guard:
         self,
         span: Span,
         kind: str,
-        context: Context | None,
+        context: Context,
         span_kind: SpanKind,
         attributes: Mapping[str, Any],
     ) -> BaseException | None:
@@ -234,13 +236,14 @@ class Guard:
             What to raise in its place; the span has been ended then.
         """
         model = attributes.get("gen_ai.request.model")
-        if not (model and isinstance(model, str)):
+        if model.__class__ is not str or not model:
             model = calls.model_of(attributes)
         call = Call()
         call.kind, call.model = kind, model
+        recorder = self._recorder
         # The class is abstract: to ask for an instance is two frames and a registry.
         recording = span.__class__ is _MADE or isinstance(span, SdkSpan)
-        if self._recorder.inside:
+        if recorder.live:
             # A span that does not record does not know its parent either.
             parent = (
                 getattr(span, "parent", None)
@@ -248,7 +251,45 @@ class Guard:
                 else trace.get_current_span(context).get_span_context()
             )
             if parent is not None:
-                call.parent = self._recorder.around(parent.span_id)
+                call.parent = recorder.around(parent.span_id)
+        here: Any = context.get(POSITION_KEY)
+        run = None if here is None or here.hold is not None else here.held
+        # Nearly every call is one that nothing stands in the way of: this says so, and
+        # whatever it does not know is decided at length.
+        if (
+            run is not None
+            and run.plain
+            and run.root.plain
+            and call.parent is None
+            and run.token.abandonment is None
+            and not run.work.tree.calls
+            and run.token.deadline.at > (now := run.clock.monotonic())
+        ):
+            call.run, call.started_at = run, now
+        else:
+            refusal = self._decide_at_length(call, context, span_kind, attributes, span)
+            if refusal is not None:
+                return refusal
+            run = call.run
+        if recording:  # else nobody will tell its end: a disabled tracer, say
+            if run is not None and run.root.span is None:
+                runspan.adopt(run.root, span)
+            try:  # the method is two frames
+                own = span._context  # type: ignore[attr-defined]  # noqa: SLF001
+            except AttributeError:  # the SDK has its own name for it
+                own = span.get_span_context()
+            recorder.start(call, span, own)
+        return None
+
+    def _decide_at_length(
+        self,
+        call: Call,
+        context: Context,
+        span_kind: SpanKind,
+        attributes: Mapping[str, Any],
+        span: Span,
+    ) -> BaseException | None:
+        """Decide, and mark the span with what became of it; ends a refused one."""
         would = self._would
         if would.noted:
             would.forget()
@@ -257,15 +298,9 @@ class Guard:
             would.mark(span, call.run)
         if refusal is not None:
             guarded(marks.refuse, span, call.run)
-            return refusal
-        if recording:  # else nobody will tell its end: a disabled tracer, say
-            run = call.run
-            if run is not None and run.root.span is None:
-                runspan.adopt(run.root, span)
-            # The method is two frames; see ``Recorder.end``.
-            own = getattr(span, "_context", None) or span.get_span_context()
-            self._recorder.start(call, span, own)
-        return None
+        elif call.run is not None:
+            call.started_at = call.run.clock.monotonic()
+        return refusal
 
     def _decide(
         self,
@@ -305,67 +340,6 @@ class Guard:
             return stop_here(run, under_way=True)
         needs = settings.needs
         least = least_time(needs, call.kind, call.model) if needs else 0.0
-        token = run.token
-        if (
-            not least
-            and token.abandonment is None
-            and not run.latent
-            and token.deadline.at > run.clock.monotonic()
-        ):  # nearly every call: ``admit`` would say so too, one frame later
-            return None
         refusal = admit(run, call.kind, least, call.model)
         # Raising here kills a stdio MCP server; its adapter answers with an error.
         return None if span_kind is _SERVER else refusal
-
-    def _wrap_status(self, set_status: Callable[..., None]) -> Any:
-        @functools.wraps(set_status)
-        def quiet_set_status(
-            span: SdkSpan, status: Any, *args: Any, **kwargs: Any
-        ) -> None:
-            code = getattr(status, "status_code", status)
-            if code is StatusCode.ERROR and guarded(self._quiets, span):
-                return
-            set_status(span, status, *args, **kwargs)
-
-        return quiet_set_status
-
-    def _wrap_exception(self, record_exception: Callable[..., None]) -> Any:
-        @functools.wraps(record_exception)
-        def quiet_record_exception(
-            span: SdkSpan, exception: BaseException, *args: Any, **kwargs: Any
-        ) -> None:
-            cause = guarded(_stop_in, exception) if self._watched else None
-            late = cause == Cause.DEADLINE and isinstance(exception, RunAbandoned)
-            if cause is not None and not late:
-                return
-            record_exception(span, exception, *args, **kwargs)
-
-        return quiet_record_exception
-
-    def _quiets(self, span: SdkSpan) -> bool:
-        """Whether a span gets an error status only because its run was stopped.
-
-        A deliberate cancellation is not an error; a missed deadline is one.
-        """
-        error = sys.exception() if self._watched else None
-        cause = None if error is None else _stop_in(error)
-        if cause is None:
-            return False
-        span.set_attribute(names.CAUSE, cause)
-        return cause != Cause.DEADLINE
-
-
-def _stop_in(error: BaseException) -> str | None:
-    """Return the cause if ``error`` is a stop of ours, on its way or at the boundary.
-
-    A ``CancelledError`` is ours where the run here was abandoned.
-    """
-    if isinstance(error, (Stop, RunAbandoned)):
-        return error.cause
-    if isinstance(error, BaseExceptionGroup):
-        ours = stems_from_stop(error)
-    else:
-        ours = isinstance(error, asyncio.CancelledError)
-    run = current_run() if ours else None
-    abandonment = None if run is None else run.token.abandonment
-    return None if abandonment is None else abandonment.cause.value

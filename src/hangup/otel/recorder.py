@@ -63,9 +63,10 @@ class Recorder(registry.RunObserver):
     def __init__(self, instruments: Instruments, pricer: Pricer) -> None:
         self._instruments = instruments
         self._booking = Booking(instruments, pricer)
-        self._open: dict[int, Call] = {}
-        # Every open span inside a call, by id, with the nearest call around it.
-        self.inside: dict[int, Call] = {}
+        # The open calls, by the ids of their spans (an exchange's is negative), and the
+        # open spans in them that are no calls, with the nearest call around each.
+        self.live: dict[int, Call] = {}
+        self._nested: dict[int, Call] = {}
         # Calls that have ended, and wait for what stands in them.
         self._held: dict[int, Call] = {}
         # What of a process starts at zero, has been made to.
@@ -100,32 +101,33 @@ class Recorder(registry.RunObserver):
         self._settler = None
         self._due_on = None
         self._pending.clear()
-        self._open.clear()
+        self.live.clear()
         self._held.clear()
-        self.inside.clear()
+        self._nested.clear()
         self._seeded.clear()
         self.bookkeeper.after_fork()
 
     @property
     def open_calls(self) -> int:
         """How many calls are open in the process."""
-        return len(self._open)
+        return len(self.live)
 
     @property
     def opened(self) -> tuple[Call, ...]:
         """The calls that are open in the process, the oldest first."""
-        return tuple(self._open.values())
+        return tuple(self.live.values())
 
     def around(self, parent_id: int) -> Call | None:
         """Return the open call that a span with this parent stands in."""
-        return self.inside.get(parent_id)
+        call = self.live.get(parent_id)
+        return self._nested.get(parent_id) if call is None and self._nested else call
 
     def nest(self, span_id: int, parent_id: int) -> None:
         """Note a span that is no call: its children stand in the call around it."""
-        call = self.inside.get(parent_id)
+        call = self.around(parent_id)
         if call is None:
             return
-        self.inside[span_id] = call
+        self._nested[span_id] = call
         if call.nested is None:
             call.nested = {}
         call.nested[span_id] = None
@@ -133,17 +135,19 @@ class Recorder(registry.RunObserver):
             oldest = _first(call.nested)
             if oldest is not None:
                 call.nested.pop(oldest, None)
-                self.inside.pop(oldest, None)
+                self._nested.pop(oldest, None)
 
     def start(self, call: Call, span: Span, context: SpanContext) -> None:
-        """Open a call that was allowed to start: its span, and the span's context."""
+        """Open a call that was allowed to start: its span, and the span's context.
+
+        Its run, and when it started, are known already.
+        """
         call.span = span
         call.span_context = context
-        # By its place in the tuple: the property is a frame, on the path of every call.
         call.span_id = span_id = context[1]
-        if len(self._open) >= _MOST_OPEN:
+        if len(self.live) >= _MOST_OPEN:
             self._evict()
-        self._open[span_id] = self.inside[span_id] = call
+        self.live[span_id] = call
         if call.parent is not None:
             stand_in(call, call.parent)
         run = call.run
@@ -153,13 +157,12 @@ class Recorder(registry.RunObserver):
             self._seed(call, run)
         call.thread = threading.get_ident()
         call.ticket = open_call(run, call)
-        call.started_at = run.clock.monotonic()
 
     def start_exchange(self, exchange: Exchange) -> None:
         """Open an exchange that was allowed to start. Its parent and run are set."""
-        if len(self._open) >= _MOST_OPEN:
+        if len(self.live) >= _MOST_OPEN:
             self._evict()
-        self._open[exchange.span_id] = exchange
+        self.live[exchange.span_id] = exchange
         if exchange.parent is not None:
             stand_in(exchange, exchange.parent)
         run = exchange.run
@@ -171,7 +174,7 @@ class Recorder(registry.RunObserver):
 
     def end_exchange(self, exchange: Exchange) -> None:
         """Close an exchange: its answer was read, cut, or never came. Idempotent."""
-        if self._open.pop(exchange.span_id, None) is None:
+        if self.live.pop(exchange.span_id, None) is None:
             return
         self._seed_exchange(exchange)
         self._close(exchange, None)
@@ -189,7 +192,7 @@ class Recorder(registry.RunObserver):
         made current) by the task or thread that has a model call open, of the same
         run and not answered yet: such spans may never end.
         """
-        call = self.inside.get(context.span_id)
+        call = self.around(context.span_id)
         if call is not None:
             return call
         return None if run is None else unanswered(run)
@@ -203,24 +206,23 @@ class Recorder(registry.RunObserver):
     def end(self, span: ReadableSpan) -> None:
         """Close the call of a span that has ended, if it is one."""
         # Most spans of most processes stand in no call: this is all they cost.
-        if not self.inside:
+        if not self.live:
             return
         try:
-            # As in start; the property is one more, where the SDK has its own name.
-            context = getattr(span, "_context", None) or span.context
-            span_id = context[1]
-            call = self.inside.pop(span_id, None)
+            try:  # properties are frames, on the path of every call
+                span_id = span._context[1]  # type: ignore # noqa: PGH003, SLF001
+            except AttributeError:  # the SDK has its own name for it
+                span_id = span.context[1]
+            call = self.live.pop(span_id, None)
             if call is None:
-                return
-            if self._open.pop(span_id, None) is None:
-                if call.nested is not None:
-                    call.nested.pop(span_id, None)
+                around = self._nested.pop(span_id, None)
+                if around is not None and around.nested is not None:
+                    around.nested.pop(span_id, None)
                 return
             run, loop = call.run, loop_here()
             if call.nested or run is None or loop is None or loop is not self._due_on:
                 self._close(call, span)
-                return
-            # The same, of a call like most: in a run, with its loop due to see to it.
+                return  # of a call like most, in a run whose loop is due, the same:
             call.report = span
             call.ended_at = run.clock.monotonic()
             run.work.tree.calls.pop(call.ticket, None)
@@ -243,22 +245,21 @@ class Recorder(registry.RunObserver):
 
     def _evict(self) -> None:
         """Give up on the oldest open call: its span was most likely never ended."""
-        oldest = _first(self._open)
-        if oldest is not None and (call := self._open.get(oldest)) is not None:
+        oldest = _first(self.live)
+        if oldest is not None and (call := self.live.get(oldest)) is not None:
             self.give_up(call)
 
     def give_up(self, call: Call) -> None:
         """Close a call that nobody will end: what it used is unknown. Idempotent."""
         if isinstance(call, Exchange):
             self.end_exchange(call)
-        elif self._open.pop(call.span_id, None) is not None:
-            self.inside.pop(call.span_id, None)
+        elif self.live.pop(call.span_id, None) is not None:
             self._close(call, None)
 
     def _close(self, call: Call, report: ReadableSpan | None) -> None:
         if call.nested:
             for span_id in tuple(call.nested):
-                self.inside.pop(span_id, None)
+                self._nested.pop(span_id, None)
         call.report = report
         run = call.run
         if run is not None:

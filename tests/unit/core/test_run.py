@@ -307,6 +307,37 @@ def test_the_error_of_a_run_is_of_the_kind_of_its_cause(clock: FakeClock) -> Non
         assert (run.error().cause, run.error().detail) == (cause.value, "why")
 
 
+def test_a_run_is_plain_while_nothing_stands_in_the_way_of_any_call(
+    clock: FakeClock,
+) -> None:
+    def plain(**settings: Any) -> Run:
+        run = opened_run(clock, **settings)
+        assert run.plain
+        return run
+
+    delivered, closed = plain(), plain()
+    delivered.deliver()
+    closed.close()
+    assert not delivered.plain
+    assert not closed.plain
+    for picks in (Settings(needs={"tool": 1.0}), Settings(irreversible=("pay",))):
+        config.use(picks)
+        assert not opened_run(clock).plain
+
+
+def test_a_latent_run_is_plain_from_its_first_spending_call_unless_it_is_over(
+    clock: FakeClock,
+) -> None:
+    served, gone = latent_run(clock), latent_run(clock)
+    assert not served.plain
+    served.begin_spending()
+    assert served.plain
+    # The end comes between its leaving latent and its being announced.
+    gone.on_spending(gone.close)
+    gone.begin_spending()
+    assert not gone.plain
+
+
 # Latent
 
 

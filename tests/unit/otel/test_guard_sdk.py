@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry import baggage, trace
+from opentelemetry import context as context_api
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.trace import SpanKind, StatusCode
 from support.telemetry import chat, opened
 
 if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace import Span
     from opentelemetry.trace import Tracer
     from support.telemetry import Telemetry
 
@@ -43,6 +47,31 @@ def test_all_ways_to_call_start_span_still_work(
     mixed = telemetry.span("mixed")
     assert (mixed.start_time, mixed.kind) == (8, SpanKind.SERVER)
     assert len(mixed.links) == 1
+
+
+def test_a_processor_is_given_the_context_that_was_current(
+    telemetry: Telemetry, tracer: Tracer
+) -> None:
+    """Also one that works on another thread, where another one is current."""
+
+    class Looks(SpanProcessor):
+        def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+            look = elsewhere.submit(baggage.get_baggage, "who", parent_context)
+            seen.append(look.result())
+
+    seen: list[object] = []
+    elsewhere = ThreadPoolExecutor(1)
+    telemetry.tracer_provider.add_span_processor(Looks())
+    here = baggage.set_baggage("who", "current")
+    given = baggage.set_baggage("who", "given")
+    token = context_api.attach(here)
+    tracer.start_span("nothing said").end()
+    with chat(tracer):
+        pass
+    tracer.start_span("one is given", given).end()
+    context_api.detach(token)
+    elsewhere.shutdown()
+    assert seen == ["current", "current", "given"]
 
 
 def test_all_ways_to_call_set_status_still_work(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
     from support.telemetry import Telemetry
 
+    from hangup.otel.call import Call
     from hangup.testing import FakeClock
 
 
@@ -34,6 +35,11 @@ def _unknown(telemetry: Telemetry) -> float:
 def _recorder() -> recorder.Recorder:
     found: recorder.Recorder = HangupInstrumentor()._recorder
     return found
+
+
+def _standing() -> dict[int, Call]:
+    """Return the open calls, and the open spans in them, by id."""
+    return _recorder().live | _recorder()._nested
 
 
 def _aggregated(span: Any, tokens_in: int, tokens_out: int) -> None:
@@ -278,7 +284,7 @@ def test_a_span_that_never_ends_is_given_up_and_its_call_counted_as_unknown(
     with opened(clock) as run:
         leaked = [tracer.start_span("leaked", attributes=attributes) for _ in range(10)]
         assert _recorder().open_calls == run.open_calls == 3
-        assert len(_recorder().inside) == 3
+        assert len(_standing()) == 3
         assert _unknown(telemetry) == 7
         used(leaked[0], 5, 5)
         leaked[0].end()  # too late: it was given up
@@ -290,7 +296,7 @@ def test_a_span_that_never_ends_is_given_up_and_its_call_counted_as_unknown(
     for span in leaked[7:9]:
         span.end()
     assert _recorder().open_calls == 0
-    assert _recorder().inside == {}
+    assert _standing() == {}
 
 
 @pytest.mark.parametrize("sampled", [True, False])
@@ -302,11 +308,11 @@ def test_spans_inside_a_call_that_never_ends_are_bounded(
         tracer = telemetry.tracer()
         with tool(tracer) as leaked:
             inner = [tracer.start_span("inner") for _ in range(100)]
-            assert len(_recorder().inside) == 6
+            assert len(_standing()) == 6
             for span in inner:
                 span.end()
             leaked.end()
-        assert _recorder().inside == {}
+        assert _standing() == {}
 
 
 def test_a_span_that_has_ended_leaves_nothing_behind(
@@ -316,10 +322,10 @@ def test_a_span_that_has_ended_leaves_nothing_behind(
         for _ in range(100):
             with tracer.start_as_current_span("inner"):
                 pass
-        [call] = _recorder()._open.values()
+        [call] = _recorder().live.values()
         assert call.nested == {}
-        assert len(_recorder().inside) == 1
-    assert _recorder().inside == {}
+        assert len(_standing()) == 1
+    assert _standing() == {}
 
 
 def test_ancestry_is_followed_across_spans_that_the_sampler_dropped(
@@ -363,7 +369,7 @@ def test_calls_on_many_threads_are_all_counted_once(
         assert run.open_calls == 0
     assert telemetry.tokens("delivered") == _metered(telemetry) == (800, 1200)
     assert telemetry.total(names.CALLS, kind=calls.INFERENCE) == 400
-    assert _recorder().inside == {}
+    assert _standing() == {}
 
 
 def test_open_calls_of_an_abandoned_run_carry_its_cause(
