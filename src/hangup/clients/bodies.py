@@ -51,7 +51,7 @@ class Watched:
         encoding: str = "",
     ) -> None:
         self.run = run
-        self.reading = 0
+        self.reading = False
         self.ended: bool = False
         self.reader: weakref.ref[asyncio.Task[Any]] | None = None
         # The answer comes as a whole, when all of it was generated and will be billed.
@@ -196,7 +196,7 @@ class _AsyncReader:
             and (stop := guarded(_why_closed, watched.run)) is not None
         ):
             raise stop
-        watched.reading += 1
+        watched.reading = True
         try:
             data: bytes = await self._next()
         except StopAsyncIteration:
@@ -208,11 +208,11 @@ class _AsyncReader:
                 raise watched.run.error() from error
             raise
         finally:
-            watched.reading -= 1
+            watched.reading = False
         if watched.meter is not None:
             try:
-                if (plain := self._plain) is not None:
-                    plain.feed(data, self._now())
+                if self._plain is not None:
+                    self._plain.feed(data, self._now())
                 else:
                     watched.feed(data)
             except Exception as error:  # noqa: BLE001  any fault of ours
@@ -259,7 +259,7 @@ class _SyncReader:
     def __next__(self) -> bytes:
         watched = self._watched
         self._ask()
-        watched.reading += 1
+        watched.reading = True
         try:
             data: bytes = self._next()
         except StopIteration:
@@ -270,7 +270,7 @@ class _SyncReader:
             self._tell(error)
             raise
         finally:
-            watched.reading -= 1
+            watched.reading = False
         if watched.meter is not None:
             try:
                 watched.feed(data)

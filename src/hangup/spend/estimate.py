@@ -35,8 +35,10 @@ LETTER_BYTES = 7.6
 SIGN_TOKENS = 0.63
 """Tokens of a punctuation sign: two in a row are often one."""
 
+SHORT_WORD = 8
+"""Bytes of a word, with its blank, that is one token in every stream."""
+
 _LONGEST_TOKEN = 16
-_SHORT_WORD = 8
 _SEVERAL = 8  # one delta in so many holds several tokens: the stream is grouped
 _WIDE_TOKENS = 0.7  # tokens of one character of three bytes or more (CJK, emoji)
 # Tables for bytes.translate: what to blank out, and what to delete so that only the
@@ -88,40 +90,50 @@ class Tally:
     """Estimates the tokens of a stream from its deltas. Not thread-safe.
 
     Attributes:
-        deltas: Deltas that held text.
+        deltas: Deltas that held text: each is one token, or more.
         several: Those of them that held more than one token.
-        single: The tokens, if every short word is one.
-        grouped: The tokens, if words came grouped.
+        more: Tokens beyond one for each delta, if every short word is one.
+        more_grouped: The same, if words came grouped.
     """
 
-    __slots__ = ("deltas", "grouped", "several", "single")
+    __slots__ = ("deltas", "more", "more_grouped", "several")
 
     def __init__(self) -> None:
         self.deltas: int = 0
         self.several: int = 0
-        self.single: float = 0.0
-        self.grouped: float = 0.0
+        self.more: float = 0.0
+        self.more_grouped: float = 0.0
 
     def add(self, text: bytes) -> None:
-        """Count one delta of UTF-8 text, cut anywhere; an empty one is none."""
+        """Count one delta of UTF-8 text, cut anywhere; an empty one is none.
+
+        Of a short word nothing but ``deltas`` rises, and the meter knows that.
+        """
         size = len(text)
         if size == 0:
             return
         self.deltas += 1
-        # Plain attributes, and one token first: most deltas add nothing beyond it.
-        self.single += 1
-        self.grouped += 1
         words = text.split()
         if len(words) < 2 and size <= _LONGEST_TOKEN:  # noqa: PLR2004  two words
-            if size > _SHORT_WORD:
-                self.grouped += max(0.0, _tokens(text) - 1)
+            if size > SHORT_WORD:
+                self.more_grouped += max(0.0, _tokens(text) - 1)
             return
         # White space alone is one token, however long it is.
         if words:
             more = max(len(words), _tokens(text)) - 1
             self.several += 1
-            self.single += more
-            self.grouped += more
+            self.more += more
+            self.more_grouped += more
+
+    @property
+    def single(self) -> float:
+        """The tokens, if every short word is one."""
+        return self.deltas + self.more
+
+    @property
+    def grouped(self) -> float:
+        """The tokens, if words came grouped."""
+        return self.deltas + self.more_grouped
 
     @property
     def is_grouped(self) -> bool:

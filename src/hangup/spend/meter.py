@@ -9,13 +9,12 @@ the text that came (:mod:`hangup.spend.estimate`) and says so.
 from __future__ import annotations
 
 from hangup.spend.dialects import READERS, Kind, Known, Provider
-from hangup.spend.estimate import Tally
 from hangup.spend.fate import Basis
 from hangup.spend.jsonbody import JsonSplitter
 from hangup.spend.modelcall import ModelCall, parse, provider_of
+from hangup.spend.output import Output
 from hangup.spend.sse import SseSplitter, event_data, event_name
 from hangup.spend.template import Templates
-from hangup.spend.timeline import Timeline
 from hangup.spend.usage import Usage
 
 __all__ = ["Meter", "Provider"]
@@ -44,7 +43,6 @@ class Meter:
         call: What the request said.
         started_at: When the request was sent.
         first_token_at: When the first output came; None: none yet, or no stream.
-        last_token_at: When the last output came.
         streamed: Whether the body came in events; None before its first byte.
         events: Events seen.
         unreadable: Events with data that is no JSON object.
@@ -53,18 +51,14 @@ class Meter:
     __slots__ = (
         "_hidden",
         "_known",
-        "_marked",
         "_output",
         "_read",
         "_reported",
         "_splitter",
         "_templates",
-        "_thoughts",
-        "_timeline",
         "call",
         "events",
         "first_token_at",
-        "last_token_at",
         "provider",
         "started_at",
         "streamed",
@@ -82,20 +76,16 @@ class Meter:
         self.call: ModelCall = ModelCall() if call is None else call
         self.started_at: float | None = started_at
         self.first_token_at: float | None = None
-        self.last_token_at: float | None = None
         self.streamed: bool | None = None
         self.events: int = 0
         self.unreadable: int = 0
         self._splitter: SseSplitter | JsonSplitter | None = None
         self._read = READERS[provider]
         self._known = Known()
-        self._output = Tally()
-        self._thoughts = Tally()  # the part of it that is thought
-        self._timeline = Timeline()
-        self._reported: tuple[float, float] | None = None  # the tally at the report
+        self._output = Output()
+        self._reported: tuple[float, float] | None = None  # estimates at the report
         self._hidden = 0
         self._templates: Templates[Kind] = Templates()
-        self._marked = 0  # deltas that the timeline knows of
 
     @classmethod
     def for_request(
@@ -124,22 +114,25 @@ class Meter:
             if not data:
                 return
             splitter = self._begin(data)
-        # Mostly a chunk is one event, or some, that look like the last one did.
+        output = self._output
         kept = self._templates.kept
         if kept and splitter.between:
-            texts = kept[0][0].match_all(data)
-            if texts is not None:
-                self.events += len(texts)
-                output, thought = self._output, kept[0][1] is _THOUGHT
-                count = self._count_thought if thought else output.add
-                for text in texts:
-                    count(text)
-                # As in ``_mark``, without its frames: the first token has come before.
-                if output.deltas != self._marked:
-                    self._marked = output.deltas
-                    self._timeline.add(now, output.single, output.grouped)
-                    self.last_token_at = now
+            template, kind = kept[0]
+            # Mostly a chunk is one event that looks like the last one did, and brings a
+            # word; the first token has come before, or there were none kept.
+            if kind is not _THOUGHT and template.is_word(data):
+                self.events += 1
+                output.word(now)
                 return
+            texts = template.match_all(data)
+            if texts is not None:
+                output.catch_up()
+                self.events += len(texts)
+                for text in texts:
+                    self._count(text, kind)
+                self._mark(now)
+                return
+        output.catch_up()
         for block in splitter.feed(data):
             self.events += 1
             self._block(block, now)
@@ -151,6 +144,7 @@ class Meter:
         Without it the body of a call that is no stream is never read.
         """
         splitter = self._splitter
+        self._output.catch_up()
         for block in () if splitter is None else splitter.close():
             # What a cut left behind is no event: it is read only if it is whole.
             if self.streamed and parse(event_data(block)) is None:
@@ -158,6 +152,11 @@ class Meter:
             self.events += 1
             self._event(block, now)
             self._mark(now)
+
+    @property
+    def last_token_at(self) -> float | None:
+        """When the last output came; None: none yet."""
+        return self._output.last_at
 
     @property
     def usage(self) -> Usage:
@@ -174,8 +173,8 @@ class Meter:
         if tokens_in is None:
             tokens_in = self.call.input_estimate
         reasoning = known.reasoning
-        if reasoning is None and self._thoughts.deltas:
-            reasoning = min(round(self._thoughts.tokens), output or 0)
+        if reasoning is None and self._output.thoughts.deltas:
+            reasoning = min(round(self._output.thoughts.tokens), output or 0)
         return Usage(
             tokens_in,
             output,
@@ -249,7 +248,7 @@ class Meter:
 
         See :class:`~hangup.spend.timeline.Timeline`.
         """
-        return self._timeline.stride
+        return self._output.stride
 
     def tokens_before(self, moment: float) -> int:
         """Return how much of ``usage.output`` had come at or before ``moment``.
@@ -264,7 +263,7 @@ class Meter:
             return 0 if last is None else total
         if not self.streamed:
             return int(total * self._thinking(moment, last) + 0.5)
-        done = self._timeline.before(moment, grouped=self._output.is_grouped)
+        done = self._output.before(moment)
         if self._hidden and self.first_token_at is not None:
             done += self._hidden * self._thinking(moment, self.first_token_at)
         return max(0, min(total, int(done + 0.5)))
@@ -275,7 +274,7 @@ class Meter:
         Thoughts that were never streamed came from ``started_at`` on, which is then
         the first.
         """
-        moments = self._timeline.moments() if self.streamed else []
+        moments = self._output.moments() if self.streamed else []
         if moments and self._hidden and self.started_at is not None:
             moments.insert(0, self.started_at)
         return moments
@@ -283,7 +282,7 @@ class Meter:
     @property
     def in_steps(self) -> bool:
         """Whether nothing came between those moments; else some came evenly."""
-        return not self._hidden and self._timeline.stride == 1
+        return not self._hidden and self._output.stride == 1
 
     def _thinking(self, moment: float, until: float) -> float:
         """Return the share of the time from the start to ``until`` that has gone."""
@@ -294,18 +293,16 @@ class Meter:
             return 0.0
         return (moment - start) / (until - start)
 
-    def _tally(self) -> tuple[float, float, bool]:
-        output = self._output
-        return output.single, output.grouped, output.is_grouped
-
     @property
     def _unreported(self) -> bool:
         """Whether text came after the provider last said how much it was."""
-        return self._reported is not None and self._reported != self._tally()[:2]
+        return (
+            self._reported is not None and self._reported != self._output.estimates[:2]
+        )
 
     def _estimate(self) -> int | None:
         known = self._known
-        single, grouped, is_grouped = self._tally()
+        single, grouped, is_grouped = self._output.estimates
         text = grouped if is_grouped else single
         if self._reported is not None and known.output is not None:
             return known.output + round(text - self._reported[is_grouped])
@@ -313,7 +310,7 @@ class Meter:
             return known.least
         if known.reasoning is not None:
             # Thoughts were reported, seen or not; only the rest is to be estimated.
-            text += known.reasoning - min(known.reasoning, self._thoughts.tokens)
+            text += known.reasoning - min(known.reasoning, self._output.thoughts.tokens)
         return max(round(text), known.least or 0)
 
     def _begin(self, data: bytes) -> SseSplitter | JsonSplitter:
@@ -325,26 +322,19 @@ class Meter:
 
     def _mark(self, now: float) -> None:
         """Mark what came since the last mark, if anything did."""
-        output = self._output
-        if output.deltas != self._marked:
-            self._marked = output.deltas
-            self._timeline.add(now, output.single, output.grouped)
+        if self._output.mark(now):
             self._came(now)
 
     def _came(self, now: float) -> None:
-        self.last_token_at = now
+        self._output.last_at = now
         if self.first_token_at is None and self.streamed:
             self.first_token_at = now
 
     def _count(self, text: bytes, kind: Kind) -> None:
         if kind is _THOUGHT:
-            self._count_thought(text)
+            self._output.think(text)
         else:
             self._output.add(text)
-
-    def _count_thought(self, text: bytes) -> None:
-        self._output.add(text)
-        self._thoughts.add(text)
 
     def _block(self, block: bytes, now: float) -> None:
         for template, kind in self._templates.kept:
@@ -386,15 +376,14 @@ class Meter:
     def _report(self, now: float, output: int) -> None:
         """Set the timeline right by what the provider has just said of the output."""
         self._mark(now)
-        tally = self._tally()
         reasoning = self._known.reasoning
         if self._reported is None and reasoning and self.provider in _OPENAI:
-            seen = self._thoughts.tokens
+            seen = self._output.thoughts.tokens
             # A summary may have been streamed: it is shorter than what it is of.
             if seen < reasoning / 2:
                 self._hidden = min(output, reasoning - round(seen))
-        self._reported = tally[:2]
-        if self._timeline.report(now, max(0, output - self._hidden), tally) or (
+        self._reported = self._output.estimates[:2]
+        if self._output.report(now, max(0, output - self._hidden)) or (
             output and self.last_token_at is None
         ):
             self._came(now)

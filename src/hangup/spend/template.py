@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 from typing import Generic, TypeVar
 
+from hangup.spend.estimate import SHORT_WORD
+
 # Templates kept at a time: text, thoughts and arguments may alternate.
 _MOST_TEMPLATES = 4
 # Learning costs about one parse: where events never look alike it must stay rare.
@@ -71,6 +73,18 @@ class Template:
         if _QUOTE in text or _LINE_FEED in text or _BACKSLASH in text:
             return _unescaped(text)
         return text
+
+    def is_word(self, data: bytes) -> bool:
+        """Whether ``data`` is one event that fits, and its text is one short word.
+
+        Most are. A word that ends in a blank is none here, nor is one with a sign in
+        it: what is not known to be a word is left to :meth:`match_all`, of which this
+        is a part at a third of the price. ``data`` as there.
+        """
+        if not data.startswith(self._start) or not data.endswith(self._ended):
+            return False
+        inside = data[self._begin : self._end]
+        return len(inside) <= SHORT_WORD and inside.removeprefix(b" ").isalpha()
 
     def match_all(self, data: bytes) -> list[bytes] | None:
         """Return the texts of events in a row, if ``data`` is nothing but such.

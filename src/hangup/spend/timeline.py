@@ -29,9 +29,14 @@ class Timeline:
     neighbours are merged, two by two, as often as needed: a mark then stands for
     :attr:`stride` moments in a row, at most ``2 / MOST_MARKS`` of them all,
     and inside it tokens are taken to have come evenly.
+
+    Attributes:
+        stride: How many moments a mark stands for.
+        room: How many more the last mark does. While it is 2 or more, a moment may be
+            taken off it and handed in with the next one, or by :meth:`catch_up`.
     """
 
-    __slots__ = ("_base", "_covered", "_marks", "_most", "_raw", "_reported", "stride")
+    __slots__ = ("_base", "_marks", "_most", "_raw", "_reported", "room", "stride")
 
     def __init__(self, most: int = MOST_MARKS) -> None:
         self._most = max(2, most)
@@ -39,7 +44,7 @@ class Timeline:
         self._reported = 0  # marks before this one are set right by a report
         self._base = 0.0  # what that report said
         self._raw = (0.0, 0.0)  # what the estimates were at that report
-        self._covered = 1  # moments that the last mark stands for
+        self.room: int = 0
         self.stride: int = 1
 
     def __len__(self) -> int:
@@ -53,15 +58,20 @@ class Timeline:
         if self._reported:
             single += self._base - self._raw[0]
             grouped += self._base - self._raw[1]
-        if self._covered >= self.stride:
+        if not self.room:
             self._append(now, single, grouped)
             return
-        self._covered += 1
+        self.room -= 1
         mark = self._marks[-1]
         if now > mark[_LAST]:  # noqa: PLR1730  a call less, at every event of a stream
             mark[_LAST] = now
         mark[_SINGLE] = single
         mark[_GROUPED] = grouped
+
+    def catch_up(self, now: float, single: float, grouped: float) -> None:
+        """Hand in the latest moment that was taken off ``room`` already."""
+        self.room += 1
+        self.add(now, single, grouped)
 
     def report(
         self, now: float, total: float, tally: tuple[float, float, bool]
@@ -98,7 +108,7 @@ class Timeline:
         self._base = total
         self._raw = tally[:2]
         self._reported = len(self._marks)
-        self._covered = self.stride  # what comes next must not stretch a set mark
+        self.room = 0  # what comes next must not stretch a set mark
         return silent
 
     def before(self, moment: float, *, grouped: bool) -> float:
@@ -123,7 +133,7 @@ class Timeline:
             if len(marks) >= self._most:
                 self._merge()
         marks.append([now, now, single, grouped])
-        self._covered = 1
+        self.room = self.stride - 1
 
     def _merge(self) -> None:
         marks = self._marks

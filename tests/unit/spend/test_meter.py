@@ -395,3 +395,40 @@ def test_the_request_tells_the_model_and_the_limit(
     assert meter is not None
     assert meter.request_model == model
     assert meter.call.max_output == most
+
+
+def test_what_comes_in_events_of_one_word_is_metered_as_what_comes_in_halves() -> None:
+    """Nearly every event is one that is not looked at closely."""
+    words = (
+        "one",
+        " of",
+        " the",
+        " many",
+        "words",
+        ",",
+        ' \\"',
+        " résumé",
+        "",
+        "a b",
+        " undeniably",
+    )
+    at_once, halved = chat(started_at=0.0), chat(started_at=0.0)
+    for number in range(3_000):
+        event, now = sse(text(words[number % len(words)])), float(number)
+        at_once.feed(event, now)
+        middle = number % len(event)
+        halved.feed(event[:middle], now)
+        halved.feed(event[middle:], now)
+        if number % 500 == 0:
+            assert at_once.tokens_before(now - 3) == halved.tokens_before(now - 3)
+    assert at_once._output.estimates == halved._output.estimates
+    for meter in (at_once, halved):
+        meter.feed(sse(usage_chunk(prompt_tokens=9, completion_tokens=3_500)), 3_001.0)
+        meter.feed(b"data: [DONE]\n\n", 3_001.0)
+        meter.close(3_002.0)
+    assert at_once.usage == halved.usage
+    assert at_once.events == halved.events
+    assert at_once.moments() == halved.moments()
+    assert at_once.first_token_at == halved.first_token_at
+    for moment in range(3_003):
+        assert at_once.tokens_before(moment) == halved.tokens_before(moment)
