@@ -42,6 +42,17 @@ def _describe(run_name: str, run_id: str) -> str:
     return f"run {run_name!r} ({run_id[:8]})"
 
 
+def abandoned_text(
+    run_id: str, run_name: str, cause: str, detail: str, elapsed: float
+) -> str:
+    """Return what :class:`RunAbandoned` says, of the same arguments."""
+    note = f" ({detail})" if detail else ""
+    return (
+        f"{_describe(run_name, run_id)} was abandoned after "
+        f"{seconds(elapsed)}, cause {cause}{note}"
+    )
+
+
 class Stop(BaseException):
     """The stop signal inside an abandoned run. Let it pass.
 
@@ -94,10 +105,8 @@ class RunAbandoned(Exception):  # noqa: N818  it states a fact about the run
         self.elapsed = elapsed
 
     def __str__(self) -> str:
-        note = f" ({self.detail})" if self.detail else ""
-        return (
-            f"{_describe(self.run_name, self.run_id)} was abandoned after "
-            f"{seconds(self.elapsed)}, cause {self.cause}{note}"
+        return abandoned_text(
+            self.run_id, self.run_name, self.cause, self.detail, self.elapsed
         )
 
     def __repr__(self) -> str:

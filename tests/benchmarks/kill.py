@@ -1,15 +1,18 @@
 """How long a kill takes to reach the leaf, beside a bare message to a bare subscriber.
 
-    python tests/benchmarks/kill.py [--json] [--kills N] [--runs N]
+    python tests/benchmarks/kill.py [--json] [--rounds N] [--kills N] [--runs N]
 
 Method. A Redis of its own, on a socket. One process has 1,000 live runs on the bus;
 another is a bare subscriber of redis-py. The third, this one, kills a run and publishes
 a bare message of the same length by turns, with a pause between. A kill lasts from
 before it is sent until the leaf's ``await`` raises ``CancelledError``; a message from
 before it is published until the subscriber has it. Monotonic time is the same in all
-processes of a machine. Reported are p50 and p99 of both, and their ratios.
+processes of a machine. That is a round, and several are made with processes of their
+own. Reported are p50 and p99 of both over all rounds, their ratios, and each round's
+p99 ratio: of 600 kills it is the sixth worst, and any hiccup of the machine decides it.
 
-Goal: the p99 ratio at most 2.0. The exit status is 0 whether or not it is met.
+Goal: the p99 ratio over all rounds at most 2.0. The exit status is 0 whether or not it
+is met.
 """
 
 from __future__ import annotations
@@ -139,19 +142,27 @@ def measure(url: str, kills: int, runs: int) -> dict[str, list[float]]:
     return took
 
 
-def report(took: dict[str, list[float]]) -> dict[str, Any]:
+def _percentiles(times: list[float]) -> dict[str, float]:
+    """Return p50 and p99, in microseconds."""
+    cuts = statistics.quantiles(times, n=100)
+    return {"p50": round(cuts[49] * MICRO, 1), "p99": round(cuts[98] * MICRO, 1)}
+
+
+def report(rounds: list[dict[str, list[float]]]) -> dict[str, Any]:
     """Return percentiles in microseconds, and ratios."""
-    us: dict[str, dict[str, float]] = {}
-    for side, times in took.items():
-        percentiles = statistics.quantiles(times, n=100)
-        us[side] = {
-            "p50": round(percentiles[49] * MICRO, 1),
-            "p99": round(percentiles[98] * MICRO, 1),
-        }
+    both = ("kill", "bare")
+    us = {side: _percentiles([one for r in rounds for one in r[side]]) for side in both}
+    each = [{side: _percentiles(one[side])["p99"] for side in both} for one in rounds]
     ratio = {
         name: round(us["kill"][name] / us["bare"][name], 3) for name in ("p50", "p99")
     }
-    return {"us": us, "ratio": ratio, "goal": GOAL, "kills": len(took["kill"])}
+    return {
+        "us": us,
+        "ratio": ratio,
+        "rounds": sorted(round(one["kill"] / one["bare"], 2) for one in each),
+        "goal": GOAL,
+        "kills": sum(len(one["kill"]) for one in rounds),
+    }
 
 
 @contextlib.contextmanager
@@ -176,7 +187,8 @@ def main() -> None:
     """Measure, and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--kills", type=int, default=600)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--kills", type=int, default=600, help="in a round")
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--own")
     parser.add_argument("--listen")
@@ -189,7 +201,10 @@ def main() -> None:
         asyncio.run(_own(options.runs))
         return
     with _redis() as url:
-        told = report(measure(url, min(options.kills, options.runs), options.runs))
+        kills = min(options.kills, options.runs)
+        told = report(
+            [measure(url, kills, options.runs) for _ in range(options.rounds)]
+        )
     if options.json:
         print(json.dumps(told))
         return
@@ -197,6 +212,7 @@ def main() -> None:
         print(f"{side:5} p50 {times['p50']:8.1f} us   p99 {times['p99']:8.1f} us")
     ratio = told["ratio"]
     print(f"ratio p50 {ratio['p50']:8.2f}      p99 {ratio['p99']:8.2f}  goal {GOAL}")
+    print("p99 of each round:", *told["rounds"])
 
 
 if __name__ == "__main__":

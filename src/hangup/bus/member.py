@@ -42,7 +42,7 @@ RECONCILE: Final = 30.0
 _TURN: Final = 1.0  # seconds until a thread looks whether all is as it should be
 _FAREWELL: Final = 1.0  # seconds
 _AFTER_YOU: Final = 0.002  # seconds
-_HAND_OVER: Final = 0.0002
+_HAND_OVER: Final = 0.001
 """Seconds in which the loop that is to stop gets the interpreter from us."""
 _AT_A_TIME: Final = 500
 _MOST_LISTED: Final = 5_000

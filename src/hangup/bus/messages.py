@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from typing import NamedTuple
 
 from hangup.core.cause import Cause
@@ -19,8 +20,11 @@ from hangup.core.remote import Verdict
 MOST_DETAIL = 500  # characters
 _MOST_TEXT = 65_536
 _MOST_DIGITS = 20
-_HEX = frozenset("0123456789abcdef")
-_ID = 32
+# One step each: a stop is read while the run goes on spending.
+_PREFIX = re.compile("[0-9a-f]{1,32}")
+_RUN_ID = re.compile("[0-9a-f]{32}")
+_decode = json.JSONDecoder().raw_decode
+_CAUSES = {str(cause): cause for cause in Cause}
 
 
 class Marker(NamedTuple):
@@ -28,18 +32,11 @@ class Marker(NamedTuple):
 
     Attributes:
         run_id: Which run.
-        cause: Why.
-        detail: Free text, or "".
+        verdict: What it says, whichever run it is of.
     """
 
     run_id: str
-    cause: Cause
-    detail: str
-
-    @property
-    def verdict(self) -> Verdict:
-        """What it says, whichever run it is of."""
-        return Verdict(self.cause, self.detail)
+    verdict: Verdict
 
 
 class Stop(NamedTuple):
@@ -66,12 +63,12 @@ class Listing(NamedTuple):
 
 def is_prefix(text: str) -> bool:
     """Whether run ids may begin so."""
-    return 0 < len(text) <= _ID and _HEX.issuperset(text)
+    return _PREFIX.fullmatch(text) is not None
 
 
 def is_run_id(text: object) -> bool:
     """Whether this is the whole id of a run."""
-    return isinstance(text, str) and len(text) == _ID and is_prefix(text)
+    return isinstance(text, str) and _RUN_ID.fullmatch(text) is not None
 
 
 def key_name(key: str) -> str:
@@ -81,7 +78,7 @@ def key_name(key: str) -> str:
 
 def write_marker(run_id: str, cause: Cause, detail: str) -> str:
     """Return what is posted for a run."""
-    marker = {"run": run_id, "cause": cause.value, "detail": detail[:MOST_DETAIL]}
+    marker = {"run": run_id, "cause": str(cause), "detail": detail[:MOST_DETAIL]}
     return json.dumps(marker)
 
 
@@ -90,11 +87,13 @@ def read_marker(text: str | None) -> Marker | None:
     if text is None or len(text) > _MOST_TEXT:
         return None
     try:
-        marker = json.loads(text)
-        run_id, cause, detail = marker["run"], marker["cause"], marker["detail"]
-        if not is_run_id(run_id) or not isinstance(detail, str):
+        marker, end = _decode(text)
+        if end != len(text):
             return None
-        return Marker(run_id, Cause(cause), detail[:MOST_DETAIL])
+        run_id, cause, detail = marker["run"], marker["cause"], marker["detail"]
+        if _RUN_ID.fullmatch(run_id) is None or not isinstance(detail, str):
+            return None
+        return Marker(run_id, Verdict(_CAUSES[cause], detail[:MOST_DETAIL]))
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
 

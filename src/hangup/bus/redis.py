@@ -65,13 +65,20 @@ return holders
 """
 
 
+# A connection that another thread closes under us is a closed file to its buffer.
+_FAULTS: Final = (redis.RedisError, OSError, ValueError)
+
+
+def _down(error: BaseException) -> BusDown:
+    return BusDown(f"{type(error).__name__}: {error}")
+
+
 @contextmanager
 def _reaching() -> Iterator[None]:
     try:
         yield
-    # A connection that another thread closes under us is a closed file to its buffer.
-    except (redis.RedisError, OSError, ValueError) as error:
-        raise BusDown(f"{type(error).__name__}: {error}") from error
+    except _FAULTS as error:
+        raise _down(error) from error
 
 
 class RedisSubscription:
@@ -116,8 +123,10 @@ class RedisSubscription:
         return None
 
     def _next(self, timeout: float) -> tuple[str, str]:
-        with _reaching():
+        try:  # as ``_reaching`` does, without its frames while a run goes on
             message = self._pubsub.get_message(timeout=timeout)
+        except _FAULTS as error:
+            raise _down(error) from error
         if message is None:
             return "nothing", ""
         self._heard_at, self._asked_at = time.monotonic(), None
@@ -154,6 +163,7 @@ class RedisTransport:
     def _begin_anew(self) -> None:
         self._lock = threading.Lock()
         self._client: redis.Redis | None = None
+        self._scripts: dict[str, Any] = {}
         self._around: RedisCluster | None = None
         self._sharded = False
 
@@ -255,6 +265,13 @@ class RedisTransport:
             self._drop(client)
             raise
 
+    def _script(self, client: redis.Redis, text: str) -> Any:
+        """Return a script, which is sent by its hash once the server knows it."""
+        script = self._scripts.get(text)
+        if script is None:
+            script = self._scripts[text] = client.register_script(text)
+        return script
+
     @property
     def _publish(self) -> str:
         return "SPUBLISH" if self._sharded else "PUBLISH"
@@ -270,8 +287,7 @@ class RedisTransport:
         with self._asking() as client:
             keys = (self._marker(run_id), self._channel)
             words = (marker, str(MARKER_TTL), self._publish, reply)
-            stop: Any = client.register_script(_STOP)  # sent by its hash, once known
-            return int(stop(keys, words))
+            return int(self._script(client, _STOP)(keys, words, client))
 
     def markers(self, run_ids: Sequence[str]) -> list[str | None]:
         """Return what is posted."""
@@ -292,8 +308,8 @@ class RedisTransport:
         named = [word for one in claims for word in (one.run_id, str(one.rank))]
         with self._asking() as client:
             words = [str(HELD_TTL), self._publish, *named]  # known once connected
-            claim: Any = client.register_script(_CLAIM)
-            held: Any = claim((self._channel, *keys), words)
+            claim = self._script(client, _CLAIM)
+            held: Any = claim((self._channel, *keys), words, client)
         parts = [one.partition(" ") for one in held]
         return [Holder(int(rank), run_id) for rank, _, run_id in parts]
 

@@ -49,19 +49,23 @@ closer = Closer()
 
 
 class Opened:
-    """Bodies read for a run, so that its stop finds them. Thread-safe."""
+    """Bodies read for a run, so that its stop finds them. Thread-safe.
+
+    Attributes:
+        bodies: All of them; empty where a stop need not look for any.
+    """
 
     def __init__(self) -> None:
-        self._bodies: dict[int, weakref.ref[Body]] = {}
+        self.bodies: dict[int, weakref.ref[Body]] = {}
 
     def add(self, body: Body) -> None:
         """Note a body that is read for a run, while it lives."""
         key = id(body)
-        self._bodies[key] = weakref.ref(body, lambda _: self._bodies.pop(key, None))
+        self.bodies[key] = weakref.ref(body, lambda _: self.bodies.pop(key, None))
 
     def of(self, run: Run) -> list[Body]:
         """Return those of a run, and of runs below it, that have not ended."""
-        bodies = [reference() for reference in tuple(self._bodies.values())]
+        bodies = [reference() for reference in tuple(self.bodies.values())]
         return [
             body
             for body in bodies

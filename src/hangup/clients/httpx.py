@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from hangup import config
 from hangup.clients import multiplex, openings, pools
-from hangup.clients.closing import close_unread
+from hangup.clients.closing import close_unread, opened
 from hangup.clients.recall import origin_of
 from hangup.clients.visit import Visit
 from hangup.core import registry
@@ -324,7 +324,7 @@ class _Stops(registry.RunObserver):
     """Closes what a stopped run has left unread."""
 
     def abandoned(self, run: Run) -> None:
-        if run.work.acts:
+        if opened.bodies and run.work.acts:
             close_unread(run)
 
     closed = abandoned

@@ -55,6 +55,7 @@ def interrupt(task: asyncio.Task[Any], outsider: Outsider, message: str) -> bool
     waiting_on = getattr(task, "_fut_waiter", None)
     if (
         waiting_on is not None
+        and not _is_own(waiting_on, task, outsider)
         and _reaches_shared(waiting_on, outsider)
         and _detach(task, waiting_on)
     ):
@@ -99,6 +100,22 @@ def _parts(future: asyncio.Future[Any]) -> list[asyncio.Future[Any]]:
     """Return what a cancel of ``future`` would cancel: the children of a gather."""
     children = getattr(future, "_children", None)
     return [future] if children is None else list(children)
+
+
+def _is_own(
+    future: asyncio.Future[Any], task: asyncio.Task[Any], outsider: Outsider
+) -> bool:
+    """Whether ``future`` is a bare one that nobody waits for but ``task``.
+
+    Nearly every task that is stopped waits for such: there is nothing to follow.
+    """
+    if type(future) is not asyncio.Future:
+        return False
+    callbacks: list[Any] = getattr(future, "_callbacks", None) or []
+    if len(callbacks) != 1:
+        return False
+    [(callback, context)] = callbacks
+    return getattr(callback, "__self__", None) is task and not outsider(context)
 
 
 def _reaches_shared(future: asyncio.Future[Any], outsider: Outsider) -> bool:

@@ -15,9 +15,9 @@ everything is cancelled as any task is.
 
 from __future__ import annotations
 
-import inspect
 import sys
 import weakref
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ def innermost(task: asyncio.Task[Any], since: Any = None) -> list[asyncio.Task[A
         since: The scope it stood in when the run was opened; what is there, or around
             it, is no work of the run.
     """
+    if scope_of(task) is None:
+        return []
     found: set[asyncio.Task[Any]] = set()
     hosts = {task}
     try:
@@ -64,7 +66,12 @@ def unready(task: asyncio.Task[Any], since: Any = None) -> bool:
     take a turn, anyio's own checkpoints stand behind one, and take a cancel well.) And
     where it has not begun: what it was to run would never be awaited.
     """
-    if _begins(task.get_coro()):
+    coroutine = task.get_coro()
+    if (
+        isinstance(coroutine, CoroutineType)
+        and coroutine.cr_frame is not None
+        and not (coroutine.cr_suspended or coroutine.cr_running)
+    ):
         return True
     waiter = getattr(task, "_fut_waiter", None)
     if waiter is None or waiter.done():
@@ -78,13 +85,6 @@ def unready(task: asyncio.Task[Any], since: Any = None) -> bool:
     except _UNLIKE:
         return False
     return False
-
-
-def _begins(coroutine: object) -> bool:
-    return (
-        inspect.iscoroutine(coroutine)
-        and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
-    )
 
 
 def calm(task: asyncio.Task[Any], since: Any = None) -> None:

@@ -12,7 +12,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from hangup.core.cause import Cause
-from hangup.core.guard import guarded
+from hangup.core.guard import fault, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +59,12 @@ class RunObserver:
         """The mode of a run that has started is less than it was."""
 
 
+def _hears(observer: RunObserver, event: str) -> bool:
+    """Whether an observer has something to do at an event."""
+    told = getattr(observer, event)
+    return getattr(told, "__func__", None) is not getattr(RunObserver, event)
+
+
 # Fewer than run names that get a label: some places stay for those that come by.
 _MOST_DECLARED = 40
 
@@ -68,12 +74,23 @@ class _Registry:
         # Reentrant: a garbage collection may close a run in the middle of these.
         self.lock = threading.RLock()
         self.observers: tuple[RunObserver, ...] = ()
+        # Of each event those who want to hear of it: a stop waits for them all.
+        self.hear: dict[str, tuple[RunObserver, ...]] = {}
         self.live: weakref.WeakSet[Run] = weakref.WeakSet()
         # Closed and abandoned: for a while they go on refusing what is left of them.
         self.leftovers: weakref.WeakSet[Run] = weakref.WeakSet()
         self.adjust: Callable[[Run], None] | None = None
         self.holders: dict[str, weakref.ref[Run]] = {}
         self.declared: dict[tuple[str, Mode], None] = {}
+
+    def observe(self, observers: tuple[RunObserver, ...]) -> None:
+        """Replace the observers. Under the lock."""
+        self.observers = observers
+        self.hear = {
+            event: tuple(one for one in observers if _hears(one, event))
+            for event, default in vars(RunObserver).items()
+            if callable(default)
+        }
 
     def after_fork(self) -> None:
         """Begin anew: the runs and the lock of the parent process mean nothing here."""
@@ -92,14 +109,14 @@ def add_observer(observer: RunObserver) -> None:
     """Report every run of the process to ``observer``. Idempotent."""
     with _registry.lock:
         if observer not in _registry.observers:
-            _registry.observers = (*_registry.observers, observer)
+            _registry.observe((*_registry.observers, observer))
 
 
 def remove_observer(observer: RunObserver) -> None:
     """Stop reporting to ``observer``. Idempotent."""
     with _registry.lock:
-        _registry.observers = tuple(
-            one for one in _registry.observers if one is not observer
+        _registry.observe(
+            tuple(one for one in _registry.observers if one is not observer)
         )
 
 
@@ -113,7 +130,7 @@ def declare(name: str, mode: Mode) -> None:
     if key in _registry.declared or len(_registry.declared) >= _MOST_DECLARED:
         return
     _registry.declared[key] = None
-    for observer in _registry.observers:
+    for observer in _registry.hear.get("declared", ()):
         guarded(observer.declared, name, mode)
 
 
@@ -124,8 +141,11 @@ def declared() -> tuple[tuple[str, Mode], ...]:
 
 def notify(event: str, run: Run, *details: object) -> None:
     """Tell every observer; their faults never reach the run."""
-    for observer in _registry.observers:
-        guarded(getattr(observer, event), run, *details)
+    for observer in _registry.hear.get(event, ()):
+        try:  # as ``guarded`` does, without a frame for each
+            getattr(observer, event)(run, *details)
+        except Exception as error:  # noqa: BLE001  any fault of theirs
+            fault(f"{type(observer).__qualname__}.{event}", error)
 
 
 def add(run: Run) -> None:

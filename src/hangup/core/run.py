@@ -242,7 +242,7 @@ class Run:
         Raises:
             ConfigError: The cause is not one of :class:`Cause`.
         """
-        cause = read_cause(cause)
+        cause = cause if isinstance(cause, Cause) else read_cause(cause)
         now = self.clock.monotonic()
         effect = now if at is None else min(max(at, self.started_at), now)
         with self._lock:

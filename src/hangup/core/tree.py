@@ -138,7 +138,8 @@ class Tree:
         return True
 
     def _holds(self, task: asyncio.Task[Any]) -> bool:
-        return self._shields.get(task, 0) > 0 or self.draining(task)
+        shielded = self._shields.get(task, 0) > 0
+        return shielded or bool(self.drains and self.draining(task))
 
     # Drains
 

@@ -9,7 +9,13 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from hangup.core.cause import Cause
-from hangup.errors import DeadlineExceeded, RunAbandoned, RunCancelled, Stop
+from hangup.errors import (
+    DeadlineExceeded,
+    RunAbandoned,
+    RunCancelled,
+    Stop,
+    abandoned_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,13 +30,21 @@ _RESIDUE = ("No response returned.",)
 
 def error_of(run: Run) -> RunAbandoned:
     """Return the ordinary error for a run's abandonment."""
+    told = _told(run)
+    return (DeadlineExceeded if told[2] == Cause.DEADLINE else RunCancelled)(*told)
+
+
+def message_of(run: Run) -> str:
+    """Return what a ``CancelledError`` says that stops a run: what the error will."""
+    return f"hangup: {abandoned_text(*_told(run))}"
+
+
+def _told(run: Run) -> tuple[str, str, str, str, float]:
     abandonment = run.token.poll()
     cause = Cause.FAILED if abandonment is None else abandonment.cause
     detail = "" if abandonment is None else abandonment.detail
     at = run.clock.monotonic() if abandonment is None else abandonment.at
-    kind = DeadlineExceeded if cause is Cause.DEADLINE else RunCancelled
-    elapsed = max(0.0, at - run.started_at)
-    return kind(run.id, run.name, cause.value, detail, elapsed)
+    return run.id, run.name, str(cause), detail, max(0.0, at - run.started_at)
 
 
 def is_signal(error: BaseException) -> bool:

@@ -24,6 +24,7 @@ from hangup.core.consumers import AGAIN_AFTER, spared
 from hangup.core.current import POSITION, seen
 from hangup.core.interrupt import awaited_outside, interrupt, retrieve
 from hangup.core.tree import Tree, current_task
+from hangup.core.unwind import message_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -268,7 +269,7 @@ class Work:
             return True
         if not self.tree.signal(task):
             return False
-        counted = interrupt(task, self.outside, f"hangup: {self.run.error()}")
+        counted = interrupt(task, self.outside, message_of(self.run))
         if task is self.task:
             self.cancels += counted
         return True

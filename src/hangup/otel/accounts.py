@@ -12,11 +12,14 @@ from hangup.core import registry
 from hangup.core.absence import stopping_since
 from hangup.core.policy import Decision
 from hangup.otel import forks, names, runspan
+from hangup.otel.context import get_current
 from hangup.otel.labels import FewValues
 from hangup.otel.statements import Statement
 from hangup.spend.ledger import Ledger
 
 if TYPE_CHECKING:
+    from opentelemetry.context import Context
+
     from hangup.config import Mode
     from hangup.core.cause import Cause
     from hangup.core.run import Run
@@ -109,11 +112,12 @@ class Accounts(registry.RunObserver):
         abandonment = run.token.abandonment
         if abandonment is None or abandonment.inherited or run.ledger is None:
             return
+        cause = str(abandonment.cause)  # C; ``value`` is two frames before 3.12
         runspan.note_abandoned(run)
-        self._recorder.mark_abandoned(run, abandonment.cause.value)
-        run.ledger.abandon(abandonment.at, abandonment.cause.value)
+        self._recorder.mark_abandoned(run, cause)
+        run.ledger.abandon(abandonment.at, cause)
         if run.parent is None and not run.joined:
-            self._count(run, "abandoned", abandonment.cause.value, abandonment.at)
+            self._count(run, "abandoned", cause, abandonment.at)
 
     def delivered(self, run: Run) -> None:
         """Post what was delivered, or wait to hear whether it reached anybody."""
@@ -218,11 +222,25 @@ class Accounts(registry.RunObserver):
             ledger.abandon(at, cause.value)
 
     def _count(self, run: Run, outcome: str, cause: str, at: float) -> None:
-        name = self._name(run)
-        self._instruments.add_run(1, outcome, cause, run.caller, name, run.mode)
+        # Later: what is to stop is not kept waiting for it. As it is now, though.
+        about = outcome, cause, run.caller, run.root.name, run.mode
+        took = max(0.0, at - run.started_at)
+        self._instruments.later.put(self._counted, *about, took, get_current())
+
+    def _counted(  # noqa: PLR0913, PLR0917  what there is to say of a run
+        self,
+        outcome: str,
+        cause: str,
+        caller: str,
+        name: str,
+        mode: Mode,
+        seconds: float,
+        context: Context,
+    ) -> None:
+        name = self._instruments.names(name)
+        self._instruments.add_run(1, outcome, cause, caller, name, mode, context)
         self._instruments.run_duration.record(
-            max(0.0, at - run.started_at),
-            {names.OUTCOME: outcome, names.RUN_NAME: name},
+            seconds, {names.OUTCOME: outcome, names.RUN_NAME: name}, context
         )
 
     def _name(self, run: Run) -> str:

@@ -27,6 +27,7 @@ from hangup.spend.fate import Basis, Fate
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from opentelemetry.context import Context
     from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter
 
     from hangup.config import Mode
@@ -254,6 +255,7 @@ class Instruments:
         caller: str,
         name: str,
         mode: Mode,
+        context: Context | None = None,
     ) -> None:
         """Count runs that are over; ``name`` is a label."""
         if not self._run_room.has((name, mode), _RUN_SETS):
@@ -264,9 +266,10 @@ class Instruments:
                 names.OUTCOME: outcome,
                 names.CAUSE: cause,
                 names.CALLER: caller,
-                names.MODE: mode.value,
+                names.MODE: str(mode),
                 names.RUN_NAME: name,
             },
+            context,
         )
 
     def add_refusal(

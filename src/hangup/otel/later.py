@@ -12,12 +12,12 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.context import get_current
 from opentelemetry.metrics import Counter, Histogram
 
 from hangup.core.guard import guarded
 from hangup.core.opening import loop_here
 from hangup.otel.backlog import Backlog
+from hangup.otel.context import get_current
 
 if TYPE_CHECKING:
     import asyncio
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
     from opentelemetry.util.types import Attributes
 
-    Record = Callable[[float, Attributes, Context], None]
 
 PATIENCE = 1.0
 """Seconds that reading metrics waits for what is just being counted."""
@@ -49,21 +48,14 @@ class Later:
 
     def __init__(self) -> None:
         self.wake: Callable[[], None] = _nothing
-        self._queue: deque[tuple[Record, float, Attributes, Context]] = deque()
+        self._queue: deque[tuple[Any, ...]] = deque()
         self._backlog = Backlog(self._queue, _MANY)
         self._due_on: asyncio.AbstractEventLoop | None = None
         self._draining = threading.Lock()
 
-    def put(
-        self,
-        record: Record,
-        amount: float,
-        attributes: Attributes,
-        context: Context | None,
-    ) -> None:
-        """Queue a measurement; the present context is its own where it has none."""
-        context = get_current() if context is None else context
-        self._queue.append((record, amount, attributes, context))
+    def put(self, measure: Callable[..., object], *args: object) -> None:
+        """Queue a measurement: ``measure(*args)``, whose context is not the present."""
+        self._queue.append((measure, *args))
         loop = loop_here()
         if loop is None:
             self.wake()
@@ -88,8 +80,8 @@ class Later:
             if not self._acquired(patience):
                 return  # another thread is at it, and looks again afterwards
             try:
-                record, *measured = self._queue.popleft()
-                guarded(record, *measured)
+                measure, *args = self._queue.popleft()
+                guarded(measure, *args)
             except IndexError:  # it was the last one
                 return
             finally:
@@ -146,6 +138,7 @@ class _LaterCounter(Counter):
         attributes: Attributes | None = None,
         context: Context | None = None,
     ) -> None:
+        context = get_current() if context is None else context
         self._put(self._add, amount, attributes, context)
 
 
@@ -160,4 +153,5 @@ class _LaterHistogram(Histogram):
         attributes: Attributes | None = None,
         context: Context | None = None,
     ) -> None:
+        context = get_current() if context is None else context
         self._put(self._record, amount, attributes, context)

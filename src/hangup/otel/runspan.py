@@ -71,7 +71,7 @@ def note_abandoned(run: Run) -> None:
     span, abandonment = run.span, run.token.abandonment
     if span is None or abandonment is None or not span.is_recording():
         return
-    attributes: dict[str, Any] = {names.CAUSE: abandonment.cause.value}
+    attributes: dict[str, Any] = {names.CAUSE: str(abandonment.cause)}
     if abandonment.detail:
         attributes[names.DETAIL] = abandonment.detail
     at = abandonment.at + unix_offset(run.clock)
@@ -80,7 +80,7 @@ def note_abandoned(run: Run) -> None:
         | {
             names.ABANDONED_AT: round(at * 1000),
             names.RUN_NAME: run.name,
-            names.MODE: run.mode.value,
+            names.MODE: str(run.mode),
         }
     )
     span.add_event(names.EVENT_ABANDONED, attributes, timestamp=round(at * 1e9))

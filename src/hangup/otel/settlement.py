@@ -123,7 +123,7 @@ class Settlement(registry.RunObserver):
 
     def abandoned(self, run: Run) -> None:
         """Tell the origins; see :class:`~hangup.core.registry.RunObserver`."""
-        abandonment = run.abandonment
+        abandonment = run.token.abandonment
         if run.parent is None and abandonment is not None:
             self._tell(run, Outcome.ABANDONED, abandonment.cause, abandonment.at)
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hangup.bus import messages
 from hangup.bus.messages import Held, Listing, Marker, Stop
 from hangup.core.cause import Cause
+from hangup.core.remote import Verdict
 
 RUN = "0123456789abcdef" * 2
 
@@ -16,7 +17,7 @@ RUN = "0123456789abcdef" * 2
 @given(st.sampled_from(Cause), st.text())
 def test_a_stop_reads_as_it_was_written(cause: Cause, detail: str) -> None:
     marker = messages.write_marker(RUN, cause, detail)
-    expected = Marker(RUN, cause, detail[: messages.MOST_DETAIL])
+    expected = Marker(RUN, Verdict(cause, detail[: messages.MOST_DETAIL]))
     assert messages.read(f"stop reply {marker}") == Stop("reply", expected)
 
 

@@ -112,7 +112,7 @@ def test_a_kill_that_nobody_acknowledges_stays_posted(url: str, there: Memory) -
     assert (result.holders, result.posted, result.fault) == ([], True, None)
     posted = messages.read_stop(there.markers[ID])
     assert posted is not None
-    assert (posted.marker.cause, posted.marker.detail) == ("killed", "why")
+    assert posted.marker.verdict == ("killed", "why")
 
 
 def test_the_first_cause_stays(url: str, there: Memory) -> None:
@@ -120,7 +120,7 @@ def test_the_first_cause_stays(url: str, there: Memory) -> None:
     kill(connect(url), ID, "second", patience=SOON)
     posted = messages.read_stop(there.markers[ID])
     assert posted is not None
-    assert posted.marker.detail == "first"
+    assert posted.marker.verdict.detail == "first"
 
 
 def test_a_bus_that_is_down_is_said_to_be(url: str, there: Memory) -> None:
