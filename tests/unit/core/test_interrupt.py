@@ -132,6 +132,18 @@ async def test_a_bare_future_that_nobody_else_waits_for_is_cancelled() -> None:
 
 
 @in_loop
+async def test_a_task_that_waits_outside_is_taken_off_first() -> None:
+    """A task may stand outside for a while, in a detached block say: no uncancel."""
+    answer = asyncio.get_running_loop().create_future()
+    task = start(wait_for(answer), ours=False)
+    await settle()
+    assert not interrupt(task, outsider, "stop")
+    await settle()
+    assert task.cancelled()
+    assert answer.cancelled()
+
+
+@in_loop
 async def test_a_shared_task_is_left_alone_behind_a_chain_of_ours() -> None:
     job = Job(ours=True)
     inner = start(wait_for(job.task), ours=True)

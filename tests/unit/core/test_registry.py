@@ -99,6 +99,33 @@ def test_an_observer_is_added_once_and_removed_once() -> None:
     assert [event for event, *_ in seen.events] == ["started", "delivered", "closed"]
 
 
+def test_an_observer_is_bothered_with_what_it_wants_to_hear_only() -> None:
+    """However it says so: in its class, in one above, or on the instance alone."""
+
+    class Above(registry.RunObserver):
+        def closed(self, run: Run) -> None:
+            seen.append(("closed", run.name))
+
+    class Below(Above):
+        pass
+
+    seen: list[tuple[str, str]] = []
+    observers = [registry.RunObserver(), Below(), registry.RunObserver()]
+    observers[2].started = lambda run: seen.append(("started", run.name))  # type: ignore[method-assign]
+    for one in observers:
+        registry.add_observer(one)
+    try:
+        hear = registry._registry.hear
+        assert not any(observers[0] in told for told in hear.values())
+        assert [event for event in hear if observers[1] in hear[event]] == ["closed"]
+        with hangup.run(name="r"):
+            pass
+    finally:
+        for one in observers:
+            registry.remove_observer(one)
+    assert seen == [("started", "r"), ("closed", "r")]
+
+
 def test_the_fault_of_an_observer_reaches_neither_the_run_nor_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
