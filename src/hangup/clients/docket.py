@@ -67,11 +67,21 @@ class _Clerk:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._waiting: Errands = deque(maxlen=_MOST)
+        self._waiting: Errands = deque()
         self._task: asyncio.Task[None] | None = None
 
     def submit(self, errand: Callable[[], Awaitable[object]]) -> None:
-        """Have ``errand`` awaited. Thread-safe, never blocks; nothing once it ended."""
+        """Have ``errand`` awaited. Thread-safe, never blocks; nothing once it ended.
+
+        With more than 10,000 things to do the next is dropped, and said so once.
+        """
+        if len(self._waiting) >= _MOST:
+            warn_once(
+                "docket clerk",
+                "a docket's Redis is too slow: some tasks of runs that have stopped "
+                "are not cancelled (said once per process)",
+            )
+            return
         self._waiting.append(errand)
         with contextlib.suppress(RuntimeError):  # the loop is closed
             # Of no run: what it has to say of one is said after its end.
