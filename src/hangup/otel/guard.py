@@ -133,6 +133,10 @@ class Guard:
             *args: Any,
             **kwargs: Any,
         ) -> Span:
+            if id(tracer.span_processor) not in watched:
+                return start_span(
+                    tracer, name, context, kind, attributes, *args, **kwargs
+                )
             # Looked up once for all: of None, the SDK looks it up three times, and a
             # processor that works on another thread would find that thread's.
             if context is None:
@@ -148,12 +152,8 @@ class Guard:
             # Most spans are no calls and have none of these: one step says so.
             if attributes and not deciding.isdisjoint(attributes):
                 call_kind = kind_of(attributes)
-                if (
-                    call_kind is not None
-                    and id(tracer.span_processor) in watched
-                    and not (
-                        call_kind == tool and guarded(told, span, name, kind, context)
-                    )
+                if call_kind is not None and not (
+                    call_kind == tool and guarded(told, span, name, kind, context)
                 ):
                     try:
                         refusal = open_call(span, call_kind, context, kind, attributes)
@@ -163,7 +163,7 @@ class Guard:
                     if refusal is not None:
                         raise refusal
                     return span
-            if (live or unseen) and id(tracer.span_processor) in watched:
+            if live or unseen:
                 guarded(note_span, span, context)
             return span
 

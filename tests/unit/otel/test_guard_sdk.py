@@ -24,12 +24,19 @@ if TYPE_CHECKING:
 def test_a_provider_that_is_not_watched_is_left_alone(
     telemetry: Telemetry, clock: FakeClock
 ) -> None:
+    class Looks(SpanProcessor):
+        def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+            seen.append(parent_context)
+
+    seen: list[Context | None] = []
     other = TracerProvider(shutdown_on_exit=False)
+    other.add_span_processor(Looks())
     with opened(clock, 10):
         clock.advance(11)
         with chat(other.get_tracer("x")) as span:
             assert span.is_recording()
     other.shutdown()
+    assert seen == [None]
 
 
 def test_all_ways_to_call_start_span_still_work(
