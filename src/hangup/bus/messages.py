@@ -87,6 +87,7 @@ def read_marker(text: str | None) -> Marker | None:
     if text is None or len(text) > _MOST_TEXT:
         return None
     try:
+        text = text.strip()
         marker, end = _decode(text)
         if end != len(text):
             return None

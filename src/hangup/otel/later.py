@@ -75,19 +75,21 @@ class Later:
         """
         # First: a turn that finds nothing to do has had its use all the same.
         self._due_on = None
-        while self._queue:
+        queue = self._queue
+        while queue or patience:
             # For each anew: whoever waits may help, and does not wait for all of it.
             if not self._acquired(patience):
                 return  # another thread is at it, and looks again afterwards
             try:
-                measure, *args = self._queue.popleft()
-                guarded(measure, *args)
-            except IndexError:  # it was the last one
-                return
+                # Empty: what another thread had in hand has measured what it would.
+                done = not queue
+                if not done:
+                    measure, *args = queue.popleft()
+                    guarded(measure, *args)
             finally:
                 self._draining.release()
-        if patience and self._acquired(patience):
-            self._draining.release()  # what another thread had in hand is there too
+            if done and not queue:  # whoever found it taken just now has gone away
+                return
 
     def _acquired(self, patience: float) -> bool:
         if patience:

@@ -127,21 +127,20 @@ class Recorder(registry.RunObserver):
         call = self.around(parent_id)
         if call is None:
             return
-        self._nested[span_id] = call
         if call.nested is None:
             call.nested = {}
         call.nested[span_id] = None
+        self._nested[span_id] = call
+        # The call may have been ended meanwhile, on another thread.
+        gone = None if call.span_id in self.live else span_id
         if len(call.nested) > _MOST_NESTED:
-            oldest = _first(call.nested)
-            if oldest is not None:
-                call.nested.pop(oldest, None)
-                self._nested.pop(oldest, None)
+            gone = _first(call.nested)
+        if gone is not None:
+            call.nested.pop(gone, None)
+            self._nested.pop(gone, None)
 
     def start(self, call: Call, span: Span, context: SpanContext) -> None:
-        """Open a call that was allowed to start: its span, and the span's context.
-
-        Its run, and when it started, are known already.
-        """
+        """Open a call that may start; its run, and when that was, are known already."""
         call.span = span
         call.span_context = context
         call.span_id = span_id = context[1]

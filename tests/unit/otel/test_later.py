@@ -13,6 +13,7 @@ from support.telemetry import Telemetry, chat, instrumented, used
 import hangup
 from hangup.otel import names
 from hangup.otel.instrumentor import HangupInstrumentor
+from hangup.otel.later import PATIENCE, Later
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -121,3 +122,41 @@ def test_a_loop_hands_on_what_was_counted_in_its_next_turn(
         assert not queue
 
     check()
+
+
+def test_what_a_measurement_measures_is_handed_on_before_a_collection_too() -> None:
+    """Another thread has it in hand: whoever is patient waits for what comes of it."""
+    later = Later()
+    done: list[int] = []
+    in_hand, go_on = threading.Event(), threading.Event()
+
+    def counted() -> None:
+        in_hand.set()
+        assert go_on.wait(PATIENCE)
+        later.put(done.append, 1)
+        later.put(done.append, 2)
+
+    later.put(counted)
+    books = threading.Thread(target=later.drain)
+    books.start()
+    assert in_hand.wait(PATIENCE)
+    later._draining = Held(later._draining, go_on)  # type: ignore[assignment]
+    later.drain(PATIENCE)
+    assert done == [1, 2]
+    books.join()
+
+
+class Held:
+    """A lock that somebody waits for, and gets before anybody else does."""
+
+    def __init__(self, lock: threading.Lock, wanted: threading.Event) -> None:
+        self._lock, self._wanted = lock, wanted
+
+    def acquire(self, *, blocking: bool = True, timeout: float = -1) -> bool:
+        if not blocking:
+            return False  # the other thread: it is late for what it has measured
+        self._wanted.set()
+        return self._lock.acquire(timeout=timeout)
+
+    def release(self) -> None:
+        self._lock.release()

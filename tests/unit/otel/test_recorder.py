@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from opentelemetry import context as context_api
+from opentelemetry import trace
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from support.telemetry import agent, chat, instrumented, opened, tool, used
 
 from hangup.otel import calls, names, recorder
+from hangup.otel.call import Call
 from hangup.otel.instrumentor import HangupInstrumentor
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
     from support.telemetry import Telemetry
 
-    from hangup.otel.call import Call
     from hangup.testing import FakeClock
 
 
@@ -325,6 +326,26 @@ def test_a_span_that_has_ended_leaves_nothing_behind(
         [call] = _recorder().live.values()
         assert call.nested == {}
         assert len(_standing()) == 1
+    assert _standing() == {}
+
+
+def test_a_span_that_begins_while_its_call_ends_elsewhere_leaves_nothing_behind(
+    telemetry: Telemetry, tracer: Tracer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = tracer.start_span("chat", attributes={"gen_ai.operation.name": "chat"})
+    inside = trace.set_span_in_context(call)
+
+    class EndsMeanwhile(dict[int, Call]):
+        def __setitem__(self, span_id: int, call_around: Call) -> None:
+            elsewhere = threading.Thread(target=call.end)
+            elsewhere.start()
+            elsewhere.join()
+            super().__setitem__(span_id, call_around)
+
+    monkeypatch.setattr(_recorder(), "_nested", EndsMeanwhile())
+    inner = tracer.start_span("inner", inside)
+    assert _standing() == {}
+    inner.end()
     assert _standing() == {}
 
 
