@@ -311,9 +311,11 @@ async def test_a_process_that_ends_with_its_run_acknowledges_first(
     transport = connect(url)
     mine = a_member()
     # The first look at what is posted is over: else it may find this kill before the
-    # listener does, and nobody is to be told then.
+    # listener does, and nobody is to be told then. (Joined: it is looked for whether it
+    # began before that look or after it.)
     post(joined, before := "cd" * 16)
-    assert await ended_by(hangup.run(token=before), lambda _run: None) == "killed"
+    first = hangup.run(token=before, joined=True)
+    assert await ended_by(first, lambda _run: None) == "killed"
 
     def stop(_run: Run) -> None:
         transport.stop(ID, write_marker(ID, Cause.KILLED, ""), "r")
