@@ -23,7 +23,6 @@ _MOST_DIGITS = 20
 # One step each: a stop is read while the run goes on spending.
 _PREFIX = re.compile("[0-9a-f]{1,32}")
 _RUN_ID = re.compile("[0-9a-f]{32}")
-_decode = json.JSONDecoder().raw_decode
 _CAUSES = {str(cause): cause for cause in Cause}
 
 
@@ -87,12 +86,9 @@ def read_marker(text: str | None) -> Marker | None:
     if text is None or len(text) > _MOST_TEXT:
         return None
     try:
-        text = text.strip()
-        marker, end = _decode(text)
-        if end != len(text):
-            return None
+        marker = json.loads(text)
         run_id, cause, detail = marker["run"], marker["cause"], marker["detail"]
-        if _RUN_ID.fullmatch(run_id) is None or not isinstance(detail, str):
+        if not is_run_id(run_id) or not isinstance(detail, str):
             return None
         return Marker(run_id, Verdict(_CAUSES[cause], detail[:MOST_DETAIL]))
     except (ValueError, TypeError, KeyError, RecursionError):

@@ -46,6 +46,8 @@ def read_cause(value: Cause | str) -> Cause:
     Raises:
         ConfigError: It names none; says which there are.
     """
+    if isinstance(value, Cause):
+        return value  # a stop waits for this; the call below is frames of Python
     try:
         return Cause(value)
     except ValueError:

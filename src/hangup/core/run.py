@@ -50,7 +50,7 @@ class Run:
         ledger: A slot for the layer that keeps the run's accounts.
         place: Where the rollout's rules look for it; None of one opened in code.
         plain: It is spending and not over, and no setting picks among its calls. While
-            that, its token and its root's say so, every call may start.
+            its root is too, and its token is open, every call may start.
         origin: A slot for the layer that keeps the context the run was opened in.
         statement: A slot for the layer that tells of the run when it is over.
         span: A slot for the layer that keeps the span the run is seen by.
@@ -242,7 +242,7 @@ class Run:
         Raises:
             ConfigError: The cause is not one of :class:`Cause`.
         """
-        cause = cause if isinstance(cause, Cause) else read_cause(cause)
+        cause = read_cause(cause)
         now = self.clock.monotonic()
         effect = now if at is None else min(max(at, self.started_at), now)
         with self._lock:

@@ -75,7 +75,7 @@ def kind_of(attributes: Mapping[str, object] | None) -> str | None:
 
 def kind_among(attributes: Mapping[str, object]) -> str | None:
     """Return the same of attributes that are known to have one of ``DECIDING``."""
-    # Of nearly every call the first line of the table tells, at a third of the price.
+    # Nearly every call is told by the first line of the table: no loop for those.
     value = attributes.get(_OPERATION)
     kind = _OPERATIONS.get(value) if value.__class__ is str else None
     if _REPORT[0] in attributes and is_report(attributes):

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
     from opentelemetry.util.types import Attributes
 
-
 PATIENCE = 1.0
 """Seconds that reading metrics waits for what is just being counted."""
 _MANY = 1_000
@@ -54,7 +53,7 @@ class Later:
         self._draining = threading.Lock()
 
     def put(self, measure: Callable[..., object], *args: object) -> None:
-        """Queue a measurement: ``measure(*args)``, whose context is not the present."""
+        """Queue a measurement, ``measure(*args)``; it brings its own context."""
         self._queue.append((measure, *args))
         loop = loop_here()
         if loop is None:

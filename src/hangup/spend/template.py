@@ -78,8 +78,8 @@ class Template:
         """Whether ``data`` is one event that fits, and its text is one short word.
 
         Most are. A word that ends in a blank is none here, nor is one with a sign in
-        it: what is not known to be a word is left to :meth:`match_all`, of which this
-        is a part at a third of the price. ``data`` as there.
+        it: what is not known to be a word is left to :meth:`match_all`, which would
+        find the same in more steps. ``data`` as there.
         """
         if not data.startswith(self._start) or not data.endswith(self._ended):
             return False
